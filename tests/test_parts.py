@@ -57,8 +57,8 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
     copy_without(tmp_path, part)
     python(tmp_path, "-c", IMPORTS, *OUTER)
     listed = pco(tmp_path, "--help")
-    assert re.search(r"^  serve +A policy behind", listed.stdout, re.M), listed.stderr
-    assert "  audit " in pco(tmp_path, "codebook", "--help").stdout
+    assert re.search(r"^  serve +Serve a policy behind", listed.stdout, re.M), listed.stderr
+    assert "  audit " in pco(tmp_path, "registry", "--help").stdout
 
     rows = [{"question": f"Is {n} a number?", "answer": "yes"} for n in range(40)]
     tmp_path.joinpath("data.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")

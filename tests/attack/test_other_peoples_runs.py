@@ -195,7 +195,7 @@ def test_a_policy_file_can_hold_neither_code_nor_address(gift: Gift, tmp_path: P
         target.write_text(json.dumps({**whole, **fault}))
         gift.open(("explain", str(target), "x", "--lm", "simulated")).error(2)
     target.write_text(json.dumps({**whole, "program": "evil.py:run"}))
-    assert gift.open(("codebook", "show", str(target))).code == 0
+    assert gift.open(("registry", "show", str(target))).code == 0
     gift.open(("explain", str(target), "x", "--task", "constraints", "--lm", "simulated"))
     assert gift.untouched
 
@@ -250,7 +250,7 @@ def thief(
     file = tmp_path / "policy.json"
     file.write_text(json.dumps(policy))
     (gift.folder / "in.jsonl").write_text('{"input": "x"}\n')
-    assert pco("codebook", "freeze", str(file), "theirs", cwd=gift.folder).code == 0
+    assert pco("registry", "freeze", str(file), "theirs", cwd=gift.folder).code == 0
     with served(Server()) as victim:
         victim.default = says("{}")
         monkeypatch.setenv("OPENAI_BASE_URL", victim.spec.partition("#")[0])
@@ -270,7 +270,7 @@ def test_python_asks_for_trust_too(thief: Thief) -> None:
         pco_python.load_policy(thief.file, lm="litellm/openai/gpt-x")
     with pytest.raises(RunNotTrusted, match=r"sampling\.encoder\.extra\."):
         pco_python.evaluate(thief.file, lm="litellm/openai/gpt-x", config={"task": "constraints"})
-    exported = ("codebook", "export", str(thief.file), "--to", "langchain", "-o", "out")
+    exported = ("export", str(thief.file), "--to", "langchain", "-o", "out")
     pco(*exported, cwd=thief.gift.folder).error(2, "sampling.encoder.extra.", "--trust")
     assert pco(*exported, "--trust", cwd=thief.gift.folder).code == 0
     written = (thief.gift.folder / "out" / "chain.py").read_text("utf-8")
@@ -290,7 +290,7 @@ def test_trust_lets_a_field_go_to_ones_own_model_and_never_moves_a_providers_add
 
 
 def test_the_audit_fails_a_policy_that_sets_such_a_field(thief: Thief) -> None:
-    result = pco("codebook", "audit", str(thief.file), "--rules-only", cwd=thief.gift.folder)
+    result = pco("registry", "audit", str(thief.file), "--rules-only", cwd=thief.gift.folder)
     assert result.code == 1
     assert "high    the body field " in result.out and " of the role encoder" in result.out
 

@@ -234,4 +234,4 @@ def test_what_is_no_run_and_no_policy_is_said_so(trained: Path, run_id: str) -> 
     wrong = run_id.replace("data", "dtaa")
     pco("eval", wrong, cwd=trained).error(2, f"no run '{wrong}'", f"did you mean '{run_id}'")
     (trained / "odd.json").write_text('{"codebook": []}')
-    pco("codebook", "show", "odd.json", cwd=trained).error(2, "odd.json is not a policy file")
+    pco("registry", "show", "odd.json", cwd=trained).error(2, "odd.json is not a policy file")

@@ -22,12 +22,12 @@ from tests.build.topics import learn
 
 def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) -> None:
     path = f"runs/{run_id}/policy.json"
-    shown = pco("codebook", "show", "last", "--json", cwd=trained).json
-    of_file = pco("codebook", "show", path, "--json", cwd=trained).json
+    shown = pco("registry", "show", "last", "--json", cwd=trained).json
+    of_file = pco("registry", "show", path, "--json", cwd=trained).json
     file = json.loads((trained / path).read_text())
     assert [e["text"] for e in shown["codebook"]] == [e["text"] for e in file["codebook"]]
     assert [e["index"] for e in shown["codebook"]] == list(range(16))
-    text = " ".join(pco("codebook", "show", "last", cwd=trained).out.split())
+    text = " ".join(pco("registry", "show", "last", cwd=trained).out.split())
     assert not set("r̄εθφψ") - set("r") & set(text)
     for other in ("success", "ema", "adds", "earned"):
         assert other not in shown["codebook"][0] and f"{other} " not in text.split("encoder:")[0]
@@ -39,11 +39,11 @@ def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) ->
 
 def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> None:
     rewrites = [(s.index, r) for s in store.steps() for r in s.rewrites]
-    log = pco("codebook", "log", "last", "--json", cwd=trained).json
+    log = pco("registry", "log", "last", "--json", cwd=trained).json
     assert [(e["update"] - 1, e["variable"], e["kept"]) for e in log] == [
         (step, types.variable_name(r.variable), r.kept) for step, r in rewrites
     ]
-    assert pco("codebook", "log", "last", cwd=trained).out.count("\n  feedback  ") == len(rewrites)
+    assert pco("registry", "log", "last", cwd=trained).out.count("\n  feedback  ") == len(rewrites)
 
 
 def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: Path) -> None:
@@ -59,13 +59,13 @@ def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: P
     store.append(Started(parameters, "expert"))
     store.append(Stepped(step))
     store.close()
-    assert pco("codebook", "log", "last", cwd=tmp_path).out == (
+    assert pco("registry", "log", "last", cwd=tmp_path).out == (
         "update 1  c0  kept\n  before    old\n  at first  too long\n  refused   9 words\n"
         "  after     new\n  feedback  - g\n\n"
         "update 1  encoder  trial, kept: 4 of 5 fell back\n  before    new\n  after     old\n"
         "  feedback\n"
     )
-    shown, _ = pco("codebook", "log", "last", "--json", cwd=tmp_path).json
+    shown, _ = pco("registry", "log", "last", "--json", cwd=tmp_path).json
     assert shown["earlier"] == {"text": "too long", "reason": "9 words"}
 
 
@@ -88,13 +88,13 @@ def test_show_marks_a_rewritten_text_by_whom_and_from_what(tmp_path: Path) -> No
     store.append(Started(first, "expert"))
     store.append(Stepped(step))
     store.close()
-    result = pco("codebook", "show", "last", cwd=tmp_path)
+    result = pco("registry", "show", "last", cwd=tmp_path)
     assert result.code == 0, result.err
     out = result.out
     mark = "rewritten once, last by the updater (http://b/v1#big); at first: "
     assert "[0] mended\n" in out and f"{mark}seed" in out and f"{mark}theta" in out
     assert out.count("rewritten") == 2
-    shown = pco("codebook", "show", "last", "--json", cwd=tmp_path).json
+    shown = pco("registry", "show", "last", "--json", cwd=tmp_path).json
     assert shown["codebook"][0]["rewritten"]["first"] == "seed"
     assert shown["codebook"][1]["rewritten"] is None
 
@@ -106,28 +106,28 @@ def test_diff_of_a_run_from_its_first_codebook_and_of_two(
     other["codebook"][2]["text"] = "Answer in Latin. \x1b[31m alert \x07"
     other["encoder"] = "theta \x1b]0;title\x07"
     (trained / "other.json").write_text(json.dumps(other))
-    result = pco("codebook", "diff", run_id, "other.json", cwd=trained)
+    result = pco("registry", "diff", run_id, "other.json", cwd=trained)
     assert "c2" in result.out and "+}" in result.out and "-]" in result.out
     first = store.parameters_at(-1).codebook.texts
-    kept = pco("codebook", "show", "last", "--json", cwd=trained).json["codebook"]
-    changes = pco("codebook", "diff", "last", "--json", cwd=trained).json
+    kept = pco("registry", "show", "last", "--json", cwd=trained).json["codebook"]
+    changes = pco("registry", "diff", "last", "--json", cwd=trained).json
     for k, before in enumerate(first):
         assert (f"c{k}" in changes) == (before != kept[k]["text"])
-    changes = pco("codebook", "diff", run_id, "other.json", "--json", cwd=trained).json
+    changes = pco("registry", "diff", run_id, "other.json", "--json", cwd=trained).json
     assert list(changes) == ["encoder", "c2"]
     assert changes["c2"]["after"] == other["codebook"][2]["text"]
-    assert "no difference" in pco("codebook", "diff", run_id, run_id, cwd=trained).out
+    assert "no difference" in pco("registry", "diff", run_id, run_id, cwd=trained).out
     # What a model wrote does not steer the terminal.
-    for out in (result.out, pco("codebook", "show", "other.json", cwd=trained).out):
+    for out in (result.out, pco("registry", "show", "other.json", cwd=trained).out):
         assert "alert" in out and "\x1b" not in out and "\x07" not in out
 
 
 def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run_id: str) -> None:
-    first = pco("codebook", "effect", "last", "0", "--split", "train", cwd=trained)
+    first = pco("registry", "effect", "last", "0", "--split", "train", cwd=trained)
     assert first.code == 0, first.err
     assert "instinct 0 on 12 inputs: at most 36 calls, 12 of them for the routes" in first.err
     assert "simulated model, train split" in first.out and "95 %" in first.out
-    again = pco("codebook", "effect", run_id, "0", "--split", "train", "--json", cwd=trained)
+    again = pco("registry", "effect", run_id, "0", "--split", "train", "--json", cwd=trained)
     assert again.json["calls_paid"] == 0 and again.json["simulated"] is True
     [kept] = read_effects(trained / "runs" / run_id)
     assert kept.n == again.json["n"] and kept.difference is not None
@@ -192,7 +192,7 @@ def test_one_figure_of_an_instinct_is_shown_everywhere(routed: Path, learnt: pco
     with_it = learned.loc[own]["reward"].mean()
     without = tests["none"].set_index("example").loc[own]["reward"].mean()
     figure = f"{with_it:.3f} with it, {without:.3f} without: {with_it - without:+.3f} (95 % "
-    shown = pco("codebook", "show", "last", cwd=routed)
+    shown = pco("registry", "show", "last", cwd=routed)
     assert "learned from 192 outcomes, no model is asked" in shown.out
     explained = pco("explain", "last", QUERY, *NO_MODEL, cwd=routed)
     report = pco("report", "last", "-o", "r.html", cwd=routed)
@@ -254,7 +254,7 @@ def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str
     assert "Keep the encoder as the default" in " ".join(result.out.split())
     file = trained / "runs" / run_id / "distilled.json"
     assert f"wrote {file.relative_to(trained)}" in result.out
-    shown = pco("codebook", "show", str(file), "--json", cwd=trained).json
+    shown = pco("registry", "show", str(file), "--json", cwd=trained).json
     assert shown["router"]["kind"] == "distilled" and shown["router"]["least"] == shown["select"]
     evaluated = pco("eval", str(file), "--n", "6", "--json", cwd=trained)
     assert evaluated.code == 0, evaluated.err

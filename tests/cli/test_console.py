@@ -34,7 +34,7 @@ def test_the_width_is_that_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("command", [
     ("eval", "last"),
-    ("codebook", "effect", "last", "0"),
+    ("registry", "effect", "last", "0"),
     ("batch", "last", "in.jsonl", "out.jsonl"),
 ])  # fmt: skip
 def test_progress_says_that_a_model_is_simulated(
@@ -70,9 +70,9 @@ def test_every_table_about_a_run(trained: Path, run_id: str) -> None:
     for typed in (
         ("runs", "list"),
         ("runs", "show", run_id),
-        ("codebook", "show", run_id),
-        ("codebook", "log", run_id),
-        ("codebook", "diff", run_id),
+        ("registry", "show", run_id),
+        ("registry", "log", run_id),
+        ("registry", "diff", run_id),
         ("explain", run_id, "Which is the largest of 12, 48 and 7? " * 5),
         ("eval", run_id),
         ("eval", run_id, "--samples", "3"),

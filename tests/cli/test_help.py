@@ -19,7 +19,7 @@ from tests.build.teachable import install_package
 
 
 def test_a_group_lists_its_commands_with_whole_sentences(tmp_path: Path) -> None:
-    for group in ("codebook", "runs", "data", "templates"):
+    for group in ("registry", "runs", "data", "templates"):
         listed = pco(group, "--help", cwd=tmp_path).out.partition("Commands:")[2]
         assert listed.strip() and "..." not in listed, group
 
@@ -81,7 +81,7 @@ def test_no_package_takes_the_place_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither of ours nor of a third one's, whichever the search path has first."""
-    theirs = "[promptcodebook.commands]\ncodebook.audit = loud:run\ngreet = loud:run\n"
+    theirs = "[promptcodebook.commands]\nregistry.audit = loud:run\ngreet = loud:run\n"
     theirs += "[promptcodebook.optimizers]\npco = loud:run\n"
     install_package(tmp_path, "theirs", theirs)
     install_package(tmp_path, "others", "[promptcodebook.commands]\ngreet = os:getcwd\n")
@@ -89,7 +89,7 @@ def test_no_package_takes_the_place_of_another(
     monkeypatch.syspath_prepend(tmp_path)
     train = ("train", "--task", "houserules", "--lm", "simulated")
     for typed, name in (
-        (("codebook", "audit", "x"), "codebook.audit"),
+        (("registry", "audit", "x"), "registry.audit"),
         (("greet",), "greet"),
         (train, "pco"),
     ):
@@ -149,7 +149,7 @@ def test_the_shell_at_hand_is_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "completed"), [
-    ("pco co", ["config", "compare", "codebook"]),
+    ("pco co", ["config", "compare"]),
     ("pco train --bud", ["--budget"]),
 ])  # fmt: skip
 def test_commands_and_options_are_completed(

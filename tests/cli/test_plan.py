@@ -131,9 +131,9 @@ def test_a_copied_set_says_what_to_put_in_pco_toml_and_is_used(folder: Path) -> 
     theta.write_text("Pick what fits, and nothing else.\n")
     run = pco("train", *QUICK, "--set", "templates=./mine", "--json", cwd=folder)
     assert run.code == 0, run.err
-    log = pco("codebook", "log", "last", "--json", cwd=folder).json
+    log = pco("registry", "log", "last", "--json", cwd=folder).json
     log = [each for each in log if each["variable"] == "encoder"]
-    shown = pco("codebook", "show", "last", "--json", cwd=folder).json
+    shown = pco("registry", "show", "last", "--json", cwd=folder).json
     first = log[0]["before"] if log else shown["encoder"]
     assert first == "Pick what fits, and nothing else."
 

@@ -358,7 +358,7 @@ def test_a_command_that_is_printed_holds_a_name_as_one_word(trained: Path, run_i
     for words, printed in (
         (("explain", ref), "pco explain {} "),
         (("prompt", ref), "pco prompt {} "),
-        (("codebook", "export", ref, "--to", "dspy"), "pco codebook export {} --to dspy"),
+        (("export", ref, "--to", "dspy"), "pco export {} --to dspy"),
         (("train", "--resume", ref), "pco train --resume {} --set update.epochs=MORE"),
         (("runs", "show", ref), "pco report {}"),
     ):

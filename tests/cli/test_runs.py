@@ -174,7 +174,7 @@ def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:
     head, line, *_ = pco("runs", "list", cwd=folder).out.splitlines()
     assert head.split()[:2] == ["run", "name"] and line.split()[:2] == [run, "tickets"]
     assert "name     tickets" in pco("runs", "show", "tickets", cwd=folder).out
-    assert pco("codebook", "show", "tickets", "--json", cwd=folder).json["ref"] == run
+    assert pco("registry", "show", "tickets", "--json", cwd=folder).json["ref"] == run
     pco("train", "--name", "last", cwd=folder).error(2, "cannot be called 'last'")
 
 
@@ -343,7 +343,7 @@ def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error(trained: Path) -> None:
-    show = " ".join([*PCO, "codebook", "show", "last"])
+    show = " ".join([*PCO, "registry", "show", "last"])
     process = started("/bin/sh", "-c", f"{show} | head -1", folder=trained)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0 and "rror" not in err and "K = 16" in out

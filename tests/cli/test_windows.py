@@ -45,5 +45,5 @@ def test_a_command_prints_what_the_code_page_has_and_escapes_the_rest(
     assert (told.code, whole.code) == (0, 0), told.err + whole.err
     if "--json" in words:
         assert told.json == whole.json
-    if words[:2] == ["codebook", "show"]:
+    if words[:2] == ["registry", "show"]:
         assert TEXT in whole.out and TEXT not in told.out

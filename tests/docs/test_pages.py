@@ -189,8 +189,8 @@ def test_the_commands_that_pages_print_exist() -> None:
 @pytest.mark.parametrize(("line", "fault"), [
     ("train --nonesuch 3", "no option --nonesuch"),
     ("trian", "no command trian"),
-    ("codebook melt last", "no command melt"),
-    ("codebook promote REF NAME@REF --why x", ""),
+    ("registry melt last", "no command melt"),
+    ("registry promote REF NAME@REF --why x", ""),
 ])  # fmt: skip
 def test_a_command_that_does_not_exist_is_told(line: str, fault: str) -> None:
     assert fault in fault_of(line.split()) and bool(fault) == bool(fault_of(line.split()))

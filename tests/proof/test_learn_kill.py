@@ -87,9 +87,9 @@ def used(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A policy was trained, promoted and served, and its users gave feedback."""
     home = Home(tmp_path_factory.mktemp("used"))
     assert Training(home.folder, server.lm, flags=ROUTED).wait() == 0
-    home.does("codebook", "freeze", "last", "shop")
-    home.does("codebook", "audit", "shop@latest", "--rules-only")
-    home.does("codebook", "promote", "shop@latest", REF, "--without-judge", "--despite-verdict")
+    home.does("registry", "freeze", "last", "shop")
+    home.does("registry", "audit", "shop@latest", "--rules-only")
+    home.does("registry", "promote", "shop@latest", REF, "--without-judge", "--despite-verdict")
     port = str(free_port())
     serving = "--feedback", "--explore", "0.3", "--lm", server.lm
     process = typed(home.folder, "serve", REF, *serving, "--port", port)

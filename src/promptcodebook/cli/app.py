@@ -29,14 +29,30 @@ _NOBODY_THERE = (errno.EPIPE, errno.EIO)
 
 
 @cache
-def commands() -> dict[str, tuple[str, str]]:
-    """Name -> (file in this folder, or in brackets the extra to install; one line of help)."""
+def command_groups() -> dict[str, dict[str, tuple[str, str]]]:
+    """Heading -> name -> (file in this folder, or in brackets the extra to install; one line of
+    help)."""
     text = (resources.files("promptcodebook.cli") / "commands.toml").read_text("utf-8")
-    return {name: (home, about) for name, (home, about) in tomllib.loads(text).items()}
+    tree = tomllib.loads(text)
+    return {
+        title: {n: (home, about) for n, (home, about) in g.items()} for title, g in tree.items()
+    }
+
+
+@cache
+def commands() -> dict[str, tuple[str, str]]:
+    """The same without the headings."""
+    return {name: entry for group in command_groups().values() for name, entry in group.items()}
 
 
 class _Lazy(TyperGroup):
     """Lists commands from the table and imports one only when it is run or asked for help."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "codebook":  # an earlier name, which still works and is nowhere listed
+            policy = args[1:2] == ["export"] and any(word.startswith("--to") for word in args)
+            args = args[1:] if policy else ["registry", *args[1:]]
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(commands())
@@ -53,12 +69,16 @@ class _Lazy(TyperGroup):
         return typer.main.get_group(module.app).commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help_line) for name, (_, help_line) in commands().items()])
+        width = max(map(len, commands()))
+        for title, group in command_groups().items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), about) for name, (_, about) in group.items()]
+                )
 
 
 def outer_command(path: str, extra: str) -> Any:
-    """The command that a part registered, such as "codebook.audit", or one that names its extra."""
+    """The command that a part registered, such as "registry.audit", or one that names its extra."""
     from promptcodebook.cli.command import command_group
 
     typed = f"pco {path.replace('.', ' ')}"

@@ -287,7 +287,7 @@ def read_policy(source: str | Path) -> PolicyFile:
 
 def run_behind(runs_dir: Path, ref: str) -> Path:
     """The folder of the run that a REF names, or that its policy came from. Raises as `resolve`."""
-    path, show = Path(ref), f"pco codebook show {shell(ref)}"
+    path, show = Path(ref), f"pco registry show {shell(ref)}"
     if is_version(ref):
         run = stored_version(ref).run
     elif path.is_file() and (path.parent / FILE).is_file():
@@ -312,7 +312,7 @@ def rewards_of(runs_dir: Path, ref: str, file: PolicyFile) -> tuple[InstinctRewa
         judged = read_policy_file(store.path / POLICY).digest == file.digest
         tests = store.test_evaluations() if judged else ()
         return instinct_rewards(store.path, store.header, file.digest, texts, tests)
-    return tuple(InstinctReward(f"pco codebook effect {shell(ref)} {k}") for k in range(len(texts)))
+    return tuple(InstinctReward(f"pco registry effect {shell(ref)} {k}") for k in range(len(texts)))
 
 
 def first_policy(runs_dir: Path, ref: str) -> PolicyFile:

@@ -192,7 +192,7 @@ def measuring(
         return
     plan, typed = (
         subject.assembled.plan,
-        f"pco codebook effect {shell(subject.reference.name)} {instinct}",
+        f"pco registry effect {shell(subject.reference.name)} {instinct}",
     )
     with closing(EffectStore(subject.run, typed)) as kept:
         connected = plan.connect(kept.supplies(known=plan.sources.lm is None and not again))
@@ -234,7 +234,7 @@ def effect(
     lm: str | LM = "",
     **asked: Unpack[Examined],
 ) -> Effect:
-    """Measure what instinct `k` adds to the reward by leaving it out: `pco codebook effect`.
+    """Measure what instinct `k` adds to the reward by leaving it out: `pco registry effect`.
 
     The inputs that the policy routes to `k` are answered twice, with all else equal: on their
     route, and on their route without `k`. Of a run, replies and the result are kept with it, so

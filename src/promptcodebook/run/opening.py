@@ -165,7 +165,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
                 f"the run {header.id} was begun by version {header.version}, which this version "
                 "cannot resume",
                 hint="start a new run; what it learned can be used: "
-                f"pco codebook show {shell(header.id)}",
+                f"pco registry show {shell(header.id)}",
             )
         if (recovered := store.journal.attempts.recovered).calls:
             booked = lost_text(recovered)

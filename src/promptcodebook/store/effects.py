@@ -161,7 +161,7 @@ def instinct_rewards(
             effects[each.instinct] = each
     rows, found = {row.name: row for row in tests}, list[InstinctReward]()
     for k in range(len(texts)):
-        measure = f"pco codebook effect {shell(header.id)} {k}"
+        measure = f"pco registry effect {shell(header.id)} {k}"
         reward = InstinctReward(measure, judged="learned" in rows)
         if (effect := effects.get(k)) is not None and effect.means is not None:
             reward = InstinctReward(

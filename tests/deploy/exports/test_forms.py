@@ -139,7 +139,7 @@ def test_code_says_who_is_asked_whatever_the_name() -> None:
 def test_the_command_writes_a_file_or_a_folder(tmp_path: Path) -> None:
     file = live()
     file.save(tmp_path / "p.json")
-    export = ("codebook", "export", "p.json", "--to")
+    export = ("export", "p.json", "--to")
     assert pco(*export, "json", cwd=tmp_path).out == file.text()
     pco(*export, "dspy", cwd=tmp_path).error(2, "program.py", "--to dspy -o dspy")
     pco(*export, "dspi", cwd=tmp_path).error(2, "did you mean 'dspy'")

@@ -537,7 +537,7 @@ def test_a_refusal_that_quotes_is_told_by_its_kind(tmp_path: Path, data: Path) -
     quoted = replace(rewrite, reason=f"it contains an address: {NAME}.example")
     store.append(Stepped(replace(step, index=step.index + 1, rewrites=(rewrite, quoted))))
     store.close()
-    for args in (("codebook", "log", run.name), ("codebook", "log", run.name, "--json")):
+    for args in (("registry", "log", run.name), ("registry", "log", run.name, "--json")):
         result = pco(*args, cwd=tmp_path)
         assert "it copies" in result.out and "it contains an address" in result.out
         assert NAME not in result.out

@@ -260,7 +260,7 @@ def test_what_init_wrote_is_used_without_trust_on_the_machine_that_wrote_it(
         for verb in (
             ("eval", ref, "--lm", "simulated", "--n", "3"),
             ("explain", ref, "Where is it?", "--lm", "simulated"),
-            ("codebook", "export", ref, "--to", "langchain", "-o", f"out {n}"),
+            ("export", ref, "--to", "langchain", "-o", f"out {n}"),
         ):
             used = pco(*verb, cwd=tmp_path)
             assert used.code == 0, (verb, used.err)

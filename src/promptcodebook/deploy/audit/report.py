@@ -202,7 +202,7 @@ class AuditReport:
         except ValidationError as error:
             place = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
             message = f"this is no report of an audit: {place}"
-            raise PolicyError(message, hint="pco codebook audit REF --json") from None
+            raise PolicyError(message, hint="pco registry audit REF --json") from None
         if report.format != FORMAT:
             message = f"a report of another format: {report.format!r}"
             raise PolicyError(message, hint="audit the policy again")

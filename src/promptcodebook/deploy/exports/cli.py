@@ -1,48 +1,43 @@
-"""`pco codebook export`: the registry as lines, or a policy in the forms that other tools take."""
+"""`pco export`: a policy in a form that other tools take; `pco registry export`: the registry."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from promptcodebook.base.text import shell
-from promptcodebook.cli.command import Json, Trust, emit, note, resolved
+from promptcodebook.cli.command import Json, Ref, Trust, emit, note, resolved
 from promptcodebook.deploy.exports.forms import FORMS, export_policy
-from promptcodebook.deploy.registry.cli import export_registry, write_files
+from promptcodebook.deploy.registry.cli import write_files
+from promptcodebook.deploy.registry.registry import export_lines, open_registry
 from promptcodebook.errors import ConfigError
+
+_ABOUT_FORMS = "; ".join(f"{name}: {form.about}" for name, form in FORMS.items())
 
 
 def export(
-    ref: str = typer.Argument("", help="With --to: the policy. Without both: the whole registry."),
-    to: str = typer.Option(
-        "",
-        metavar="FORM",
-        help="; ".join(f"{name}: {form.about}" for name, form in FORMS.items()) + ".",
-    ),
-    output: Path | None = typer.Option(
-        None, "--output", "-o", help="The file, or for code the folder; default: stdout."
-    ),
+    ref: Ref,
+    to: Annotated[str, typer.Option(metavar="FORM", help=f"{_ABOUT_FORMS}.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file, or for code the folder; default: stdout."),
+    ] = None,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """The registry as JSON lines for `import`; with --to, a policy for other tools.
+    """A policy in the form that another tool takes.
 
     Code is a folder with the policy beside it: each input gets the very prompt that the policy
     composes, through the package."""
-    if not (to or ref):
-        export_registry(output, as_json)
-        return
-    if not (to and ref):
-        message = "a policy and its form go together: REF and --to"
-        named = shell(ref) if ref else "REF"
-        raise ConfigError(message, hint=f"pco codebook export {named} --to {shell(to or 'json')}")
     reference = resolved(ref, trust=trust, use=True)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
         if made.folder:
             message = f"{to} is a folder of {', '.join(made.files)}"
-            raise ConfigError(message, hint=f"pco codebook export {shell(ref)} --to {to} -o {to}")
+            raise ConfigError(message, hint=f"pco export {shell(ref)} --to {to} -o {to}")
         print(*made.files.values(), end="")
         return
     texts = {output / name if made.folder else output: text for name, text in made.files.items()}
@@ -55,3 +50,22 @@ def export(
     note(f"wrote {', '.join(written)}")
     if not made.live:
         note("the choice of instincts for each input is not in it, as the file says")
+
+
+def export_registry(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file; default: stdout.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The whole registry as JSON lines, for `pco registry import`."""
+    with open_registry() as registry:
+        lines = list(export_lines(registry))
+    if output is None:
+        sys.stdout.writelines(lines)
+        return
+    write_files({output: "".join(lines)})
+    if as_json:
+        emit({"file": str(output), "lines": len(lines)})
+    else:
+        note(f"wrote {output}")

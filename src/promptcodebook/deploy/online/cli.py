@@ -187,7 +187,7 @@ def learn(
                 facts = {**facts, "parent": reference.version, "score": None, "learned": found}
                 facts["verdict"] = NO_VERDICT
                 registry.store(text, place, facts, f"pco learn {shell(ref)}")
-            then = f"pco codebook audit {shell(place)} --lm MODEL, then promote it"
+            then = f"pco registry audit {shell(place)} --lm MODEL, then promote it"
     version = version_of(text.encode("utf-8", "surrogatepass"))
     text = f"{made.text()}\n\n{version[:19]} is in {place}\nnext: {then}"
     tree = {"version": version, "place": place, **found}

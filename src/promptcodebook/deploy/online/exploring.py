@@ -39,7 +39,7 @@ class Explorer:
             message = (
                 f"serve.never {wrong[0]}: the codebook has instincts 0 to {len(file.codebook) - 1}"
             )
-            raise ConfigError(message, hint="pco codebook REF lists them")
+            raise ConfigError(message, hint="pco registry REF lists them")
         self.share, self._random = share, Randomness(seed)
         self._np: Any = import_extra("numpy", "exploration", "serve")
         self._least = file.router.least

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -131,7 +130,7 @@ def promote(
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF to a version that passed `pco codebook audit`; servers of the ref follow.
+    """Move NAME@REF to a version that passed `pco registry audit`; servers of the ref follow.
 
     With `--canary` the ref moves once feedback shows that the version is better, and the canary
     ends where feedback or failures show harm. `rollback` ends it by hand.
@@ -200,7 +199,7 @@ def rollback(
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco codebook export wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco registry export wrote.")],
     who: Who = "",
     as_json: Json = False,
 ) -> None:
@@ -208,10 +207,10 @@ def import_file(
     try:
         data = read_text(file).encode()
     except UnicodeDecodeError:
-        raise ConfigError(f"{file} is not UTF-8", hint="pco codebook export -o FILE") from None
+        raise ConfigError(f"{file} is not UTF-8", hint="pco registry export -o FILE") from None
     except OSError as error:
         message = f"cannot read {file}: {error.strerror}"
-        raise ConfigError(message, hint="pco codebook export -o FILE") from error
+        raise ConfigError(message, hint="pco registry export -o FILE") from error
     with registering.open_registry(who=who) as registry:
         taken = registering.import_lines(registry, io.BytesIO(data))
     if as_json:
@@ -241,20 +240,6 @@ def verify(
         print(f"  and {more} more\n" if more > 0 else "", end="")
     if not found.passes:
         raise typer.Exit(1)
-
-
-def export_registry(output: Path | None, as_json: bool) -> None:
-    """Writes the whole registry as JSON lines."""
-    with registering.open_registry() as registry:
-        lines = list(registering.export_lines(registry))
-    if output is None:
-        sys.stdout.writelines(lines)
-        return
-    write_files({output: "".join(lines)})
-    if as_json:
-        emit({"file": str(output), "lines": len(lines)})
-    else:
-        note(f"wrote {output}")
 
 
 def write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
@@ -359,7 +344,7 @@ def audit(
                 if ended := entry.canary:
                     note(f"{ended['ref']}: the canary {version[:_SHORT]} ended, and the ref stays")
         elif not report.fails:
-            note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
+            note("to promote it: pco registry freeze REF NAME, then audit NAME@latest")
     if report.fails:
         raise typer.Exit(1)
 

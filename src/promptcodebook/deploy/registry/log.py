@@ -212,12 +212,12 @@ class Log:
             if (version := self.at(text)) is not None:
                 return version
             message = f"no ref {text!r} in the registry{errors.did_you_mean(text, self._history)}"
-            raise errors.RefNotFound(message, hint="pco codebook list shows the refs")
+            raise errors.RefNotFound(message, hint="pco registry list shows the refs")
         found = [version for version in self.versions if version.startswith(text)]
         if len(found) == 1:
             return found[0]
         several = f"{len(found)} versions begin with {text}" if found else f"no version {text}"
-        hint = "give more digits" if found else "pco codebook list shows what there is"
+        hint = "give more digits" if found else "pco registry list shows what there is"
         raise errors.RefNotFound(f"{several} in the registry", hint=hint)
 
 
@@ -237,7 +237,7 @@ class LogFault:
         return f"{self.place}: {self.what}"
 
 
-_VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
+_VERIFY = "pco registry verify names the first bad row; put a copy in the registry's place"
 _FIELDS = tuple(field.name for field in fields(LogEntry))
 _COLUMNS = ", ".join(_FIELDS)
 # What SQLite raises for a damaged file; the second where its message quotes the damage.

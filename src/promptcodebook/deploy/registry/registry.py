@@ -87,7 +87,7 @@ def _audited(
         with suppress(errors.PolicyError):  # one in another version's form counts as no audit
             reports.append(AuditReport.from_json(tree))
     reports = [report for report in reports if report.policy == digest]
-    stays, audit = f"{ref} does not move", f"pco codebook audit {short}"
+    stays, audit = f"{ref} does not move", f"pco registry audit {short}"
     if not reports:
         hint = f"{audit}, then promote it; or --override REASON"
         raise errors.PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
@@ -271,15 +271,15 @@ class Registry:
             *earlier, now = log.history(ref)
             version = log.resolve(to) if to else earlier[-1] if earlier else ""
             if not version:
-                hint = f"pco codebook promote VERSION {shell(ref)}"
+                hint = f"pco registry promote VERSION {shell(ref)}"
                 raise errors.RefNotFound(f"{ref} has no version before {now}", hint=hint)
             if version == now:
-                hint = f"pco codebook log {shell(ref)}"
+                hint = f"pco registry log {shell(ref)}"
                 raise errors.PolicyError(f"{ref} points to {version} already", hint=hint)
             if version not in earlier:
                 message = f"{ref} was not at {version} before it came to {now}"
                 raise errors.PolicyError(
-                    message, hint=f"pco codebook promote {shell(version, ref)}"
+                    message, hint=f"pco registry promote {shell(version, ref)}"
                 )
             return [self._entry(log, "rollback", ref, version, why, {})]
 
@@ -459,7 +459,7 @@ def stored_version(ref: str) -> StoredVersion:
 
 FORMAT = "promptcodebook registry 1"
 # What to type in the place of an import, where a log is missing or is another one.
-_SINGLE = "one version: pco codebook export REF --to json -o FILE; pco codebook freeze FILE NAME"
+_SINGLE = "one version: pco export REF --to json -o FILE; pco registry freeze FILE NAME"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`pco codebook`: what the instincts say, how they came to say it, what changed, and what one of
+"""`pco registry`: what the instincts say, how they came to say it, what changed, and what one of
 them adds. The registry and the audit register their commands themselves."""
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _ORDER = (
     *("audit", "effect", "show", "log", "diff", "list"),
     *("freeze", "promote", "rollback", "import", "verify", "export"),
 )
-_EXTRA = "serve"  # what to install for the registry, audits and exports
+_EXTRA = "serve"  # what to install for the registry and audits
 
 
-class _Codebook(command.CommandGroup):
-    """Lists the commands about the registry too, which the outer parts register."""
+class _Registry(command.CommandGroup):
+    """Lists the commands too that the outer parts register."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_ORDER)
@@ -56,16 +56,16 @@ class _Codebook(command.CommandGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
         outer = own is None and cmd_name in _ORDER
-        return outer_command(f"codebook.{cmd_name}", _EXTRA) if outer else own
+        return outer_command(f"registry.{cmd_name}", _EXTRA) if outer else own
 
 
 app = command.command_group()
-about = "Show a codebook, its history or a difference; keep versions of it."
-codebook = command.command_group(about, _Codebook)
-app.add_typer(codebook, name="codebook")
+about = "Show a codebook, its history or a difference; keep and promote versions of it."
+registry = command.command_group(about, _Registry)
+app.add_typer(registry, name="registry")
 
 
-@codebook.command()
+@registry.command()
 @options
 def effect(
     ref: command.Ref,
@@ -81,8 +81,8 @@ def effect(
     route, and on their route without it. The difference is paired by input, with its 95 % interval;
     a failed rollout is counted and its pair left out. The most calls that this takes are printed
     first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
-    the run itself has asked, and pco view, the report and pco codebook show have the result."""
-    subject = Subject.resolve(ref, typed.given("pco codebook effect"))
+    the run itself has asked, and pco view, the report and pco registry show have the result."""
+    subject = Subject.resolve(ref, typed.given("pco registry effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
         note(asked.plan)
@@ -117,12 +117,12 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
     return printable("\n".join(lines))
 
 
-@codebook.command("show")
+@registry.command("show")
 def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Every instinct with its reward, how often it was selected, and what was rewritten.
 
     The reward is the mean over the test inputs that are routed to an instinct, with it and without
-    it (`pco codebook effect`). Of a rewritten text: by whom, and what it was at first."""
+    it (`pco registry effect`). Of a rewritten text: by whom, and what it was at first."""
     reference = command.resolved(ref)
     file, best = reference.file, reference.best
     measured, rewrites = rewards_of(runs_dir(), ref, file), _rewrites(ref, file)
@@ -196,7 +196,7 @@ def _rewritten_text(rewritten: dict[str, Any]) -> str:
     return wrap_text(rewritten["first"], head)
 
 
-@codebook.command()
+@registry.command()
 def log(
     ref: str | None = typer.Argument(
         None,
@@ -208,7 +208,7 @@ def log(
     """Of a run, every rewrite in order: kept, or refused and why, and the feedback that asked for
     it. In the registry, every move: who, when, from, to, why."""
     if ref is None or "@" in ref:
-        show_moves = import_part(COMMAND_GROUP, "codebook.log", "the registry", _EXTRA)
+        show_moves = import_part(COMMAND_GROUP, "registry.log", "the registry", _EXTRA)
         show_moves(ref or "", as_json)
     else:
         _show_rewrites(ref, as_json)
@@ -247,7 +247,7 @@ def _rewrite_text(step: int, rewrite: Rewrite) -> str:
     return "\n".join(lines)
 
 
-@codebook.command()
+@registry.command()
 def diff(
     a: Annotated[str, typer.Argument(help="A run, a policy file, NAME@REF or sha256:DIGITS.")],
     b: str | None = typer.Argument(
@@ -265,7 +265,7 @@ def diff(
         before = stored_version(a).before
         if not before:
             raise ConfigError(
-                f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {shell(a)}"
+                f"{a} stood nowhere before", hint=f"pco registry diff OTHER {shell(a)}"
             )
         pair = read_policy(before), reference.file
     else:
