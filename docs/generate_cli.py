@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ where *training* and *policy* stand for:
 
 {groups}
 
-A default is in brackets.
+A default is in brackets. `pco COMMAND --help` shows first what people type first, and explains
+the options that are only named here as *advanced*.
 
 """
 _GROUPS = {
@@ -66,6 +67,8 @@ _GROUPS = {
     "policy": ("--config", "--task", "--data", "--lm", "--set", "--trust"),
 }
 """Options that commands take together, and so are named by one word."""
+_LISTS = ("Arguments:", "Options:", "Advanced:")
+"""What the help lists below these headings is listed here too."""
 _OFTEN = 2
 """An option that this many commands explain in the same words is explained once."""
 _IN_HEAD = {
@@ -122,7 +125,7 @@ def _sections(path: tuple[str, ...]) -> dict[str, list[str]]:
     """The lines of a command's help, by the heading above them; '' = what it does."""
     found: dict[str, list[str]] = {"": []}
     for line in _help(path).splitlines()[1:]:
-        if line in ("Arguments:", "Options:", "Commands:"):
+        if line in (*_LISTS, "Commands:"):
             found[line] = []
         else:
             found[[*found][-1]].append(line)
@@ -144,35 +147,42 @@ def _listed(entries: dict[str, str]) -> list[str]:
     return lines
 
 
-def _named(often: list[str]) -> str:
-    """The shared options of a command, those of a whole group by its name."""
-    for name, options in _GROUPS.items():
-        group = [f"`{option}`" for option in options]
-        if set(group) <= set(often):
-            often = [f"*{name}*", *(option for option in often if option not in group)]
-    return ", ".join(often)
+def _named(entries: Iterable[str]) -> str:
+    """The names of a command's options, those of a whole group by the group's name."""
+    names = [re.split(" [<A-Z]", entry)[0] for entry in entries]
+    parts: list[str] = []
+    for group, options in _GROUPS.items():
+        if set(options) <= set(names):
+            parts.append(f"*{group}*")
+            names = [name for name in names if name not in options]
+    return ", ".join([*parts, *(f"`{name}`" for name in names)])
 
 
 def page() -> str:
     """The whole of docs/cli.md."""
     sections = {path: _sections(path) for path in _commands()}
     takes = {
-        path: _entries([*each.get("Arguments:", []), *each.get("Options:", [])])
+        path: {title: _entries(each.get(title, [])) for title in _LISTS}
         for path, each in sections.items()
     }
-    counted = Counter(entry for each in takes.values() for entry in each.items())
+    counted = Counter(e for each in takes.values() for kind in each.values() for e in kind.items())
     shared = {entry for entry, n in counted.items() if n >= _OFTEN}
     groups = [f"- *{name}*: `{'`, `'.join(options)}`" for name, options in _GROUPS.items()]
     head = _SHARED.format(groups="\n".join(groups))
     parts = [_HEAD, head + "\n".join(_listed(dict(sorted(shared))))]
+    headings = {next(iter(group)): title for title, group in tree.command_groups().items()}
     for path, each in sections.items():
-        mark = "##" if len(path) < 2 else "###"
-        own = {typed: text for typed, text in takes[path].items() if (typed, text) not in shared}
-        often = [
-            f"`{re.split(' [<A-Za-z]', typed)[0]}`" for typed in takes[path] if typed not in own
-        ]
-        lines = [*_listed(own), *[f"- Shared: {_named(often)}"] * bool(often)]
-        parts.append(f"{mark} pco {' '.join(path)}\n")
+        if len(path) < 2 and path[0] in headings:
+            parts.append(f"## {headings[path[0]]}")
+        own = {
+            title: {typed: text for typed, text in entries.items() if (typed, text) not in shared}
+            for title, entries in takes[path].items()
+        }
+        often = _named(e for k, entries in takes[path].items() for e in entries if e not in own[k])
+        rare = _named(own["Advanced:"])
+        lines = [*_listed(own["Arguments:"] | own["Options:"])]
+        lines += [f"- Advanced: {rare}"] * bool(rare) + [f"- Shared: {often}"] * bool(often)
+        parts.append(f"{'#' * (2 + len(path))} pco {' '.join(path)}\n")
         parts += ["\n".join(line.strip() for line in each[""]), "\n".join(lines)]
     parts = [part.strip() for part in parts]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from promptcodebook.cli import app as tree
+from promptcodebook.cli.command import first_options
 from promptcodebook.lm.cache import ReplyCache
 from tests.build.cases import table
 from tests.build.cli import Terminal, pco
@@ -36,6 +37,15 @@ def test_every_command_has_json_and_every_option_is_explained() -> None:
             options = [p for p in command.params if p.param_type_name == "option"]
             assert any("--json" in option.opts for option in options), command.name
             assert [option.name for option in options if not (option.help or option.hidden)] == []
+
+
+@pytest.mark.parametrize("command", first_options())
+def test_a_help_shows_first_what_people_type_first(command: str, tmp_path: Path) -> None:
+    out = pco(*command.split(), "--help", cwd=tmp_path).out
+    first, _, advanced = out.partition("\nOptions:\n")[2].partition("\nAdvanced:\n")
+    shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", first, flags=re.M)
+    assert sorted(shown) == sorted(["--help", *first_options()[command]])
+    assert re.search(r"^  --json", advanced, flags=re.M)
 
 
 def test_every_command_is_listed_with_its_help(tmp_path: Path) -> None:

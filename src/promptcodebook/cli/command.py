@@ -14,6 +14,8 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -21,7 +23,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.text import printable
@@ -104,10 +106,40 @@ class CommandGroup(TyperGroup):
             formatter.write_dl([(n, c.get_short_help_str(limit=1000)) for n, c in named if c])
 
 
+class Command(TyperCommand):
+    """Its help lists first what people type first, and the other options as advanced."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        first = first_options().get(ctx.command_path.partition(" ")[2])
+        sections: dict[str, list[Any]] = {"Arguments": [], "Options": [], "Advanced": []}
+        for each in self.get_params(ctx):
+            title = "Arguments" if each.param_type_name == "argument" else "Options"
+            if title == "Options" and first is not None and not {*each.opts} & {*first, "--help"}:
+                title = "Advanced"
+            if (record := each.get_help_record(ctx)) is not None:
+                sections[title].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+@cache
+def first_options() -> dict[str, list[str]]:
+    """By command, the options that people type first; without an entry all of them are."""
+    text = (resources.files("promptcodebook.cli") / "first_options.toml").read_text("utf-8")
+    return {name: options.split() for name, options in tomllib.loads(text).items()}
+
+
+class _Commands(typer.Typer):
+    def command(self, name: str | None = None, **more: Any) -> Any:
+        return super().command(name, cls=Command, **more)
+
+
 def command_group(help_text: str = "", kind: type[CommandGroup] = CommandGroup) -> typer.Typer:
     """An empty group of commands; without help it only holds a file's commands together."""
     plain: Any = {"rich_markup_mode": None, "add_completion": False, "no_args_is_help": True}
-    return typer.Typer(cls=kind, help=help_text, **plain)
+    return _Commands(cls=kind, help=help_text, **plain)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
