@@ -7,12 +7,13 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+from promptcodebook.cli.plan import usual_settings
 from promptcodebook.config.loading import Key, describe, describe_group
 
 _HEAD = """# Settings
 
 Written by `python docs/generate_config.py` from the settings' own docstrings; a test keeps it up to
-date. `pco config` prints the same.
+date. `pco config` prints the usual ones, `pco config --all` every one.
 
 Set a key in `pco.toml` or on the command line (`--set key=value`). In Python it is an argument of
 `pco.optimize` or part of its `config`. Command line > `PCO_*` variables > `pco.toml` > preset. In a
@@ -36,6 +37,11 @@ known one. The defaults are those of the preset `default`; `--preset full` takes
 whole method, `--preset paper` the paper's. `config/presets.toml` says where they differ and why.
 
 A line has a key with its default; in parentheses the paper's symbol, what it takes, and the unit.
+
+## Usual settings
+
+Those of the `pco.toml` that `pco init` writes, in its order. All others follow below.
+
 """
 _SYMBOLS = {
     "size": "K",
@@ -121,8 +127,10 @@ def page() -> str:
     """The whole of docs/config.md. Raises ValueError for a symbol or unit of an unknown key."""
     if lost := {*_SYMBOLS, *_UNITS} - {key.key for key in describe()}:
         raise ValueError(f"docs/generate_config.py names unknown keys: {', '.join(sorted(lost))}")
-    parts = [_HEAD]
-    for group, keys in groupby(describe(), key=lambda key: key.group):
+    usual = usual_settings(describe())
+    parts = [_HEAD + "\n".join(map(_line, usual)) + "\n"]
+    others = [key for key in describe() if key not in usual]
+    for group, keys in groupby(others, key=lambda key: key.group):
         title, text = (f"`{group}`", describe_group(group)) if group else ("The run", "")
         lines = "\n".join(map(_line, keys))
         parts.append("\n\n".join([f"## {title}", *([text] if text else []), lines]) + "\n")

@@ -64,11 +64,9 @@ def test_every_commented_setting_is_one_that_exists_with_its_default(scaffold: P
             break
         lines.append(line)
     shown = tomllib.loads("\n".join(lines))
-    for key in ("usd", "tokens", "calls", "seconds"):  # examples: no limit is the default
+    for key in ("usd", "calls"):  # examples: no limit is the default
         shown["budget"].pop(key)
-    for key in ("instincts", "frozen"):
-        shown["init"].pop(key)
-    shown["validation"].pop("patience")  # an example: unset is the default
+    shown["init"].pop("instincts")
     shown.pop("executor")
     written = load_config(tomllib.loads((scaffold / "pco.toml").read_text()))
     assert load_config(shown) == written
@@ -99,8 +97,18 @@ def test_a_key_and_a_group_can_be_asked_for(tmp_path: Path) -> None:
         wrong.error(2, f"no key '{name}'", f"did you mean '{meant}'")
 
 
+def test_the_settings_of_the_written_file_are_shown_first(scaffold: Path) -> None:
+    usual = [row["key"] for row in pco("config", "--json", cwd=scaffold).json]
+    every = [row["key"] for row in pco("config", "--all", "--json", cwd=scaffold).json]
+    shown = pco("config", cwd=scaffold)
+    assert 20 <= len(usual) <= 30 and set(usual) <= set(every)
+    assert f"{len(every) - len(usual)} more: pco config --all" in shown.err
+    written = re.findall(r"^(?:# )?\[(\w+)", (scaffold / "pco.toml").read_text(), re.M)
+    assert re.findall(r"^\[(\w+)", shown.out, re.M) == list(dict.fromkeys(written))
+
+
 def test_a_default_can_be_written_into_a_pco_toml_as_it_is_shown(tmp_path: Path) -> None:
-    rows = pco("config", "--json", cwd=tmp_path).json
+    rows = pco("config", "--all", "--json", cwd=tmp_path).json
     lines = [
         f"{row['key']} = {row['default']}"
         for row in rows

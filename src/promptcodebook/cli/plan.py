@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -135,10 +136,14 @@ def _keep_input(folder: Path) -> Path:
 @app.command()
 def config(
     key: str = typer.Argument("", help="A key or a group, such as update or roles.critic.top_p."),
+    every: bool = typer.Option(False, "--all", help="Every setting, not only the usual ones."),
     as_json: Json = False,
 ) -> None:
-    """Every key of pco.toml and --set: its default, its kind, and what it does."""
-    keys = _select_keys(describe(), key)
+    """The settings of pco.toml and --set: key, default, kind, and what each does.
+
+    Without a key they are those that `pco init` writes into pco.toml; --all shows every one."""
+    known = describe()
+    keys = _select_keys(known, key) if key or every else usual_settings(known)
     if as_json:
         emit([asdict(each) for each in keys])
         return
@@ -153,6 +158,23 @@ def config(
             head, *text = f"{each.key}{default}", each.text, each.kind
             blocks.append("\n".join([wrap_text(head, ""), *map(wrap_text, text)]))
     print("\n\n".join(blocks))
+    if len(keys) < len(known) and not key:
+        note(f"{len(known) - len(keys)} more: pco config --all, or a group: pco config update")
+
+
+def usual_settings(keys: Sequence[Key]) -> list[Key]:
+    """Those in the pco.toml that `pco init` writes, in its order, also those commented out there."""
+    text = (resources.files("promptcodebook.cli") / "scaffold" / SETTINGS).read_text("utf-8")
+    usual: dict[str, Key] = {}
+    group = ""
+    for table, name in re.findall(r"^(?:# )?(?:\[([a-z]+).*\]|(\w+) = )", text, re.M):
+        group = table or group
+        usual |= {
+            each.key: each
+            for each in keys
+            if re.fullmatch(rf"{group}(\.[A-Z]+)?\W?{name}", each.key)
+        }
+    return [*usual.values()]
 
 
 def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
