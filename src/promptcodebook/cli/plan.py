@@ -163,7 +163,7 @@ def config(
 
 
 def usual_settings(keys: Sequence[Key]) -> list[Key]:
-    """Those in the pco.toml that `pco init` writes, in its order, also those commented out there."""
+    """Those in the pco.toml that `pco init` writes, in its order; also those commented out."""
     text = (resources.files("promptcodebook.cli") / "scaffold" / SETTINGS).read_text("utf-8")
     usual: dict[str, Key] = {}
     group = ""
