@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -93,6 +94,15 @@ def running(*words: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *args: str, **env: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The process of `pco serve` with these words, and what it says of itself."""
+    words = ("serve", *args, "--port", "0", "--json")
+    with running(*words, cwd=folder, env={**os.environ, **env}) as process:
+        assert process.stdout is not None
+        yield process, json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ import os
 import signal
 import socket
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from promptcodebook.deploy.serve.upstream import length_field
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.policy.references import Reference
 from tests.build.cases import table
-from tests.build.cli import pco, running, served
+from tests.build.cli import pco, running, served, serving
 from tests.build.policy import file_of
 from tests.build.proxied import CHAT, one_call
 from tests.build.scripted_run import ScriptedRun, write_run
@@ -35,15 +33,6 @@ def ask(base_url: str, key: str, **body: Any) -> tuple[dict[str, Any], dict[str,
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer), dict(answer.headers)
-
-
-@contextmanager
-def serving(folder: Path, *args: str, **env: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The process of `pco serve` with these words, and what it says of itself."""
-    words = ("serve", *args, "--port", "0", "--json")
-    with running(*words, cwd=folder, env={**os.environ, **env}) as process:
-        assert process.stdout is not None
-        yield process, json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
 
 
 def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
