@@ -432,5 +432,5 @@ def parse_policy_file(text: str, where: object) -> PolicyFile:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise PolicyError(
             f"{where} is not a policy file: {place}: {first['msg']}",
-            hint="write it with policy.save or `pco train`; a newer one needs a newer promptcodebook",
+            hint="write it with policy.save or `pco train`; a newer file needs a newer version",
         ) from None
