@@ -167,13 +167,11 @@ def usual_settings(keys: Sequence[Key]) -> list[Key]:
     text = (resources.files("promptcodebook.cli") / "scaffold" / SETTINGS).read_text("utf-8")
     usual: dict[str, Key] = {}
     group = ""
-    for table, name in re.findall(r"^(?:# )?(?:\[([a-z]+).*\]|(\w+) = )", text, re.M):
-        group = table or group
-        usual |= {
-            each.key: each
-            for each in keys
-            if re.fullmatch(rf"{group}(\.[A-Z]+)?\W?{name}", each.key)
-        }
+    for table, name in re.findall(r"^(?:# )?(?:\[(\S+)\]|(\w+) = )", text, re.M):
+        group = f"{table}." if table else group
+        if name:
+            [key] = _select_keys(keys, f"{group}{name}")
+            usual[key.key] = key
     return [*usual.values()]
 
 

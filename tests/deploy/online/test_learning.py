@@ -195,7 +195,7 @@ async def test_a_key_that_lies_about_one_instinct_moves_no_more_than_its_share(
     tree, fair = learned()
     assert tree["logged"] == 240 + 26
     assert tree["left_out"] == {"that no user saw, or beyond what one key may teach": 240 - 26}
-    _, open_to_all = learned("--key-share", "1")
+    _, open_to_all = learned("--set", "serve.key_share=1")
     assert fair >= alone - 0.1
     assert (open_to_all < alone - 0.1) == would_harm
 

@@ -24,7 +24,7 @@ from promptcodebook.cli import command
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import SourceRow, Table, plain
 from promptcodebook.deploy.online import learning
-from promptcodebook.deploy.online.canary_decision import KEY_SHARE, by_key, fair
+from promptcodebook.deploy.online.canary_decision import by_key, fair
 from promptcodebook.deploy.online.served_log import (
     BadFeedback,
     Feedback,
@@ -36,6 +36,7 @@ from promptcodebook.deploy.online.served_log import (
 )
 from promptcodebook.deploy.registry.log import LATEST, version_of
 from promptcodebook.deploy.registry.registry import open_registry
+from promptcodebook.deploy.serve.settings import ServeSettings
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.method.failures import gather_all
@@ -111,12 +112,6 @@ def learn(
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The new policy file; else NAME@latest of the registry."
     ),
-    key_share: float = typer.Option(
-        KEY_SHARE,
-        min=0.01,
-        max=1.0,
-        help="The most that one key may teach where no other key gives as much; 1 = no limit.",
-    ),
     lm: command.ModelOption = None,
     budget: command.BudgetOption = None,
     sets: command.Sets = None,
@@ -129,8 +124,9 @@ def learn(
 
     It learns from the training of the policy's run and from logged requests with feedback. It says
     what the new routes are worth by the last third of the log. Served versions do not change.
-    `--config` names the training data where the run itself does not. For embeddings that the run
-    did not keep, the model of the run or --lm is asked."""
+    `serve.key_share` bounds what one key may teach. `--config` names the training data where the
+    run itself does not. For embeddings that the run did not keep, the model of the run or --lm is
+    asked."""
     if not (half := seconds_of(half_life)):
         raise ConfigError("--half-life 0 forgets all", hint="write e.g. 14d")
     reference = command.resolved(ref, trust=trust, use=True)
@@ -142,6 +138,7 @@ def learn(
     asks = bool(learning.require_router(old).center)
     data = None if config is None else plan_data(*command.gather_settings(config, {}))
     behind = run_behind(runs_dir(), run or ref)
+    key_share = ServeSettings.of(command.gather_settings(config, {}, sets)[0]).key_share
     with closing(ServedLog()) as log:
         name = logged_name(ref, reference)
         traffic = log.traffic(name, 0.0)
