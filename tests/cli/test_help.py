@@ -50,6 +50,7 @@ def test_a_help_shows_first_what_people_type_first(command: str, tmp_path: Path)
 
 def test_every_command_is_listed_with_its_help(tmp_path: Path) -> None:
     out = pco("--help", cwd=tmp_path).out
+    assert re.findall(r"^(\w+):$", out, re.M) == ["Options", *tree.command_groups()]
     for name, (_, help_line) in tree.commands().items():
         assert re.search(rf"^  {name}\s+{re.escape(help_line)}$", out, flags=re.M), name
 
