@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from promptcodebook.base.paths import write_whole
 from promptcodebook.base.text import shell
 from promptcodebook.cli.command import Json, Ref, Trust, emit, note, resolved
 from promptcodebook.deploy.exports.forms import FORMS, export_policy
-from promptcodebook.deploy.registry.cli import write_files
 from promptcodebook.deploy.registry.registry import export_lines, open_registry
 from promptcodebook.errors import ConfigError
 
@@ -41,7 +42,7 @@ def export(
         print(*made.files.values(), end="")
         return
     texts = {output / name if made.folder else output: text for name, text in made.files.items()}
-    write_files(texts, output if made.folder else None)
+    _write_files(texts, output if made.folder else None)
     written = [str(target) for target in texts]
     if as_json:
         named = {"ref": reference.name, "caution": reference.caution}
@@ -64,8 +65,23 @@ def export_registry(
     if output is None:
         sys.stdout.writelines(lines)
         return
-    write_files({output: "".join(lines)})
+    _write_files({output: "".join(lines)})
     if as_json:
         emit({"file": str(output), "lines": len(lines)})
     else:
         note(f"wrote {output}")
+
+
+def _write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
+    """Writes each file whole; makes the `folder` of them first. Raises ConfigError where it
+    cannot."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        for target, text in texts.items():
+            write_whole(target, text)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {folder or next(iter(texts))}: {error.strerror}",
+            hint="choose a place that you may write to and that has space",
+        ) from error

@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -15,7 +15,7 @@ import typer
 from pydantic import JsonValue
 
 from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
-from promptcodebook.base.paths import read_text, write_whole
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.units import number, plural
 from promptcodebook.cli import command
@@ -240,21 +240,6 @@ def verify(
         print(f"  and {more} more\n" if more > 0 else "", end="")
     if not found.passes:
         raise typer.Exit(1)
-
-
-def write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
-    """Writes each file whole; makes the `folder` of them first. Raises ConfigError where it
-    cannot."""
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        for target, text in texts.items():
-            write_whole(target, text)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {folder or next(iter(texts))}: {error.strerror}",
-            hint="choose a place that you may write to and that has space",
-        ) from error
 
 
 def show_log(ref: str, as_json: bool) -> None:
