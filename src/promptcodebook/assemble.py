@@ -247,6 +247,7 @@ class Assembled:
             output_format=config.output_format,
             stages=stages,
             tally=models.tally,
+            least=1 if config.encoder.fewer else None,
         )
 
     def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:

@@ -234,7 +234,7 @@ class Ranking:
     `weights` has K + 1 rows of whole numbers, a column a hashed feature, in units of `unit`: of the
     reward without instincts, then of what each adds; `bias` has as many. `likeness` is the worth of
     a text being like the input, `more` that of each further instinct. `rarity` weighs the features;
-    a route has at least `least` instincts, a "distilled" one just these. Where embeddings count,
+    a route has at least `least` instincts. Where embeddings count,
     `center` and `spread` are their mean and deviation over the training inputs, each row has a
     column more a dimension, and `words` is the hashed features' share of the squared length;
     `images`: they are embeddings of an input with its images."""

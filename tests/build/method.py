@@ -192,7 +192,8 @@ class World:
         self.attribution = Attribution(self.ask, self.templates, self.tally)
         parts = self.ask, self.templates, config.select, RankedRoutes(config.select).rank
         form = config.compose, config.base_prompt, self.output_format
-        self.composer = Composer(*parts, *form, self.stages, self.tally)
+        least = 1 if config.encoder.fewer else None
+        self.composer = Composer(*parts, *form, self.stages, self.tally, least)
         self.program = make_program(self.executor, Path())
         self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)

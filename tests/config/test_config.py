@@ -357,7 +357,8 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
         tree.pop(key)
     for newer in ("accept_on", "shared_by", "stop_when_flat"):
         tree["update"].pop(newer)
-    tree["encoder"].pop("max_fallback")
+    for newer in ("fewer", "max_fallback"):
+        tree["encoder"].pop(newer)
     tree["critic"].pop("safety")
     tree["critic"].pop("sees_reward")
     tree["init"].pop("split")

@@ -1,5 +1,6 @@
 """The forward pass (Eqs. 3-5), stages, and the guard of the untrusted role (decision 13)."""
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -292,7 +293,8 @@ async def route(*replies: str | Reply | Exception, **tree) -> tuple[World, Route
 async def test_a_good_route_is_sorted_and_keeps_its_reasons():
     """Decisions 2, 10: a route is sorted, indices run from 0; one re-ask quotes the fault. S and K
     are in the schema, in the order of the template."""
-    world, found = await route(routed(3, 0))
+    exact = {"encoder": {"fewer": False}}
+    world, found = await route(routed(3, 0), **exact)
     assert found == Route((0, 3), constraints=("c",), analysis="a")
     (request,) = world.lm.history
     assert request.schema == route_schema(2, 4, load_templates("default").sources["encoder"])
@@ -350,12 +352,31 @@ async def test_what_stays_wrong_keeps_its_valid_picks(
     reply: str | Reply, indices: tuple[int, ...], fault: str
 ):
     """Decision 10: 3 is valid; c1 and c2 have the highest r̄ (tied, lowest index first)."""
-    world = World(config(), ScriptedLM().enqueue(reply, reply))
+    settings = config(encoder={"fewer": False})
+    world = World(settings, ScriptedLM().enqueue(reply, reply))
     found, _, usage = await world.composer.route(parameters(), MIXED, INPUT, Draws(0, 0, "x"))
     assert found.indices == indices and found.repaired and found.fallback
     assert found.fault.removeprefix("selected_indices: ") == fault
     assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
     assert usage.calls == 2 and usage.completion_tokens > 0
+
+
+@pytest.mark.parametrize(("replies", "indices", "fault"), [
+    ([routed(3)], (3,), ""),
+    ([routed(1, 3)], (1, 3), ""),
+    ([routed(8), routed(8, 3)], (3,), "[8] lie outside 0..3"),
+    ([routed(), routed(0, 1, 2)], (0, 1), "3 valid indices instead of 1 to 2"),
+    (["no json", "none"], (1, 2), "it was not of the form asked for"),
+])  # fmt: skip
+async def test_an_encoder_may_take_fewer_than_s_and_one_at_least(
+    replies: list[str], indices: tuple[int, ...], fault: str
+):
+    """Decision 37: S is a maximum; where nothing is usable, S of the highest r̄ as before."""
+    world, found = await route(*replies)
+    asked = world.lm.history[0]
+    assert found.indices == indices and found.fault.removeprefix("selected_indices: ") == fault
+    assert "at most 2 different instincts" in asked.messages[0].content
+    assert asked.schema is not None and '"minItems": 1' in json.dumps(asked.schema.body)
 
 
 @pytest.mark.parametrize(("reply", "indices", "fallback"), [

@@ -54,7 +54,7 @@ TEXT = st.one_of(st.sampled_from(NASTY), st.text(min_size=1, max_size=60)).filte
 ROLES = ["encoder", "generator", "critic", "critic_one", "attribution", "adversary", "updater",
          "random", "from_prompt"]  # fmt: skip
 VALUES: dict[str, object] = {
-    "theta": "Choose.", "phi": "Compose.", "psi": "Judge.", "select": 2, "size": 4, "last": 3,
+    "theta": "Choose.", "phi": "Compose.", "psi": "Judge.", "select": 2, "size": 4, "last": 3, "most": "exactly",
     "codebook": "CODEBOOK {task}\n## user", "task": "INPUT {theta}", "instincts": "INSTINCTS",
     "format": "FORMAT", "stage": "", "route": "1, 3", "prompt": "PROMPT", "stages": "",
     "response": "RESPONSE", "reference": "REFERENCE", "reward": "0.25", "range": "0 to 1",
@@ -225,7 +225,7 @@ def test_a_placeholder_that_is_unknown_or_missing_is_refused_with_file_and_line(
         f"{where}/encoder.md:6: unknown placeholder {{taks}} (did you mean 'task'?)"
     )
     assert error.value.hint == (
-        "it needs {theta}, {select}, {codebook}, {task} and may use {size}, {last}"
+        "it needs {theta}, {select}, {codebook}, {task} and may use {size}, {last}, {most}"
     )
     for file, place in (
         ("encoder", "theta"), ("generator", "phi"), ("critic", "psi"), ("critic_one", "response"),
@@ -270,7 +270,7 @@ async def test_every_placeholder_that_is_allowed_has_a_value(tmp_path: Path, sta
     trace = "{task}{prompt}{response}{instincts}{reference}{route}{stages}{reward}{codebook}"
     folder(
         tmp_path / "mine",
-        encoder="## user\n{theta}{select}{codebook}{task}{size}{last}",
+        encoder="## user\n{theta}{select}{codebook}{task}{size}{last}{most}",
         generator="## user\n{phi}{instincts}{task}{format}{stage}",
         critic=f"## user\n{{psi}}{trace}",
         critic_one=f"## user\n{{psi}}{trace}",

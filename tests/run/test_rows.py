@@ -228,7 +228,14 @@ def test_where_inputs_need_different_ones_it_is_beaten_and_only_untrained_routes
 
 
 def test_it_is_one_call_and_one_of_the_prompts_that_are_given(tmp_path: Path) -> None:
-    run = learn(tmp_path, MIXED, select=2, base_prompt="First.", output_format="As a letter.")
+    run = learn(
+        tmp_path,
+        MIXED,
+        select=2,
+        base_prompt="First.",
+        output_format="As a letter.",
+        encoder={"fewer": False},
+    )
     best = run.rows["best_fixed"]
     assert best.prompt is not None and best.prompt.startswith("First.\n\nsay ")
     assert best.prompt.count("say ") == 2 and best.calls_per_query == 1.0

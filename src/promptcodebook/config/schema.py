@@ -108,6 +108,8 @@ class EncoderSettings(Group):
     """learned = θ is rewritten; static = θ stays as it began; none = no encoder is asked."""
     max_fallback: Unit = 0.2
     """A rewritten θ goes if more of its first routes (two at least) fall back; 1 = never."""
+    fewer: bool = True
+    """Whether E_θ may pick fewer than `select`, one at least; false = exactly S, as the paper's."""
 
 
 class RouterSettings(Group):

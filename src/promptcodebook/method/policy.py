@@ -37,8 +37,11 @@ from promptcodebook.method.templates import TemplateSet, instinct_lines
 from promptcodebook.types import Codebook, Example, Expected, Parameters, Prompt, Ranking, Route
 
 
-def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
-    """What is wrong with a route, in words fit to quote; None for S distinct indices in range."""
+def route_fault(
+    indices: Sequence[int], size: int, select: int, least: int | None = None
+) -> str | None:
+    """What is wrong with a route, in words fit to quote; None for S distinct indices in range, or
+    for `least` to S of them."""
     faults: list[str] = []
     valid = {i for i in indices if 0 <= i < size}
     outside = sorted(set(indices) - valid)
@@ -47,14 +50,21 @@ def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
         faults.append(f"{outside[:8]}{more} lie outside 0..{size - 1}")
     if len(set(indices)) < len(indices):
         faults.append("an index is named twice")
-    if len(valid) != select:
-        faults.append(f"{len(valid)} valid indices instead of {select}")
+    least = select if least is None else least
+    if not least <= len(valid) <= select:
+        wanted = select if least == select else f"{least} to {select}"
+        faults.append(f"{len(valid)} valid indices instead of {wanted}")
     return "selected_indices: " + "; ".join(faults) if faults else None
 
 
-def repair_route(indices: Sequence[int], ema: Sequence[float], select: int) -> tuple[int, ...]:
-    """S valid distinct sorted indices: the valid picks in order, then the highest r̄."""
+def repair_route(
+    indices: Sequence[int], ema: Sequence[float], select: int, least: int | None = None
+) -> tuple[int, ...]:
+    """S valid distinct sorted indices: the valid picks in order, then the highest r̄. With `least`
+    the valid picks are enough, if there are as many."""
     picks = list(dict.fromkeys(i for i in indices if 0 <= i < len(ema)))[:select]
+    if least is not None and len(picks) >= least:
+        return tuple(sorted(picks))
     by_rate = sorted((k for k in range(len(ema)) if k not in picks), key=lambda k: (-ema[k], k))
     return tuple(sorted([*picks, *by_rate[: select - len(picks)]]))
 
@@ -68,12 +78,13 @@ class RouteReply(ReplyShape):
 
 
 @lru_cache(maxsize=64)
-def route_schema(select: int, size: int, template: str = "") -> Schema:
-    """S distinct indices out of K, and short reasons, in the order of the template."""
+def route_schema(select: int, size: int, template: str = "", least: int | None = None) -> Schema:
+    """S distinct indices out of K, or `least` to S, and short reasons, in the order of the
+    template."""
     schema = schema_of(RouteReply)
     picks = {
         "type": "array",
-        "minItems": select,
+        "minItems": select if least is None else least,
         "maxItems": select,
         "uniqueItems": True,
         "items": {"type": "integer", "enum": list(range(size))},
@@ -131,7 +142,8 @@ Ranks = Callable[[Codebook, Ranking, Example], Awaitable[tuple[Route, Expected, 
 @dataclass
 class Composer:
     """E_θ and G_φ at work; Θ comes with each call. `ranks` routes where a ranking was learned;
-    `stages` get a prompt of their own (() = one prompt for the whole program)."""
+    `stages` get a prompt of their own (() = one prompt for the whole program); `least`: E_θ may
+    pick as few (None = exactly `select`)."""
 
     ask: Ask
     templates: TemplateSet
@@ -142,6 +154,7 @@ class Composer:
     output_format: str = ""
     stages: Sequence[str] = ()
     tally: Tally = no_tally
+    least: int | None = None
 
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
@@ -158,13 +171,14 @@ class Composer:
         request = Request("encoder", messages, sample=draws.sample("route"))
 
         def fault_of(reply: RouteReply) -> str | None:
-            return route_fault(reply.selected_indices, size, self.select)
+            return route_fault(reply.selected_indices, size, self.select, self.least)
 
         try:
             if "encoder" in self.templates.one_line:
                 answer = await self.ask.line(request, read_route, fault_of)
             else:
-                schema = route_schema(self.select, size, self.templates.sources["encoder"])
+                source = self.templates.sources["encoder"]
+                schema = route_schema(self.select, size, source, self.least)
                 request = replace(request, schema=schema)
                 answer = await self.ask.typed(request, RouteReply, fault_of)
         except (ParseError, TruncatedReply) as error:
@@ -174,8 +188,9 @@ class Composer:
             usage = error.usage
         else:
             reply, usage = answer.value, answer.usage
+            picked, rates = reply.selected_indices, statistics.standing
             route = Route(
-                indices=repair_route(reply.selected_indices, statistics.standing, self.select),
+                indices=repair_route(picked, rates, self.select, self.least),
                 repaired=answer.reasked,
                 fallback=answer.fault is not None,
                 fault=answer.fault or "",
@@ -195,7 +210,9 @@ class Composer:
         size = len(parameters.codebook)
         lines = self.templates.lines.show(parameters.codebook, statistics)
         values = {"theta": parameters.encoder, "select": self.select, "size": size}
-        values |= {"last": size - 1, "codebook": lines, "task": task}
+        exact = self.least is None or self.least == self.select
+        values |= {"most": "exactly" if exact else "at most", "last": size - 1}
+        values |= {"codebook": lines, "task": task}
         return self.templates["encoder"].fill(values)
 
     async def compose(

@@ -121,8 +121,10 @@ class Selection:
 
     @property
     def _looks(self) -> list[Mark]:
-        """Validations on the way, in order: one for each time that one was due."""
-        return [m for m in self._marks if m.scope == "subset"]
+        """Validations on the way, in order: one for each time that one was due. That of the
+        untrained policy comes first, though a small budget may have put it off."""
+        looks = [m for m in self._marks if m.scope == "subset"]
+        return sorted(looks, key=lambda mark: mark.step >= 0)
 
     def _most_promising(self, step: int) -> int:
         """Of the states that had no look, the harmless one whose examples earned most, of equals

@@ -163,14 +163,16 @@ class _Templates(_Stored):
 class PolicyFile(_Stored):
     """A policy as it is written to disk. `stages` are the program's, each with a prompt of its own
     (() = one prompt for the whole); `program` '' = not recorded. `sampling` is by role, and empty
-    in files of version 0.1. `router` replaces the encoder's model call, unless it is None. Of more
-    than one of `samples` the verdict took the mean; one answer is drawn at temperature 0."""
+    in files of version 0.1. `fewer`: the encoder may pick fewer than `select`. `router` replaces the
+    encoder's model call, unless it is None. Of more than one of `samples` the verdict took the
+    mean; one answer is drawn at temperature 0."""
 
     always = frozenset({"format", "input", "program", "stages", "sampling", "seed", "about"})
 
     format: Literal["promptcodebook policy 2"] = FORMAT
     templates: _Templates
     select: int = Field(ge=1)
+    fewer: bool = False
     compose: Literal["generator", "verbatim"]
     base_prompt: str
     output_format: str
@@ -239,6 +241,7 @@ class PolicyFile(_Stored):
         }
         return cls(
             templates=_Templates.of(templates),
+            fewer=config.encoder.fewer and bool(parameters.encoder),
             input=config.data.input,
             program=program,
             stages=stages,
@@ -343,7 +346,7 @@ class PolicyFile(_Stored):
             "size": len(self.codebook),
             # The texts are in the file: the folder that they came from may not be at hand.
             "templates": "default",
-            "encoder": {"mode": "learned" if self.encoder else "none"},
+            "encoder": {"mode": "learned" if self.encoder else "none", "fewer": self.fewer},
             "router": {"kind": "encoder" if self.router is None else self.router.kind},
             **{name: getattr(self, name) for name in _OF_SETTINGS},
             **staged,

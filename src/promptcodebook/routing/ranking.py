@@ -312,9 +312,9 @@ class Imitated:
     weight: float = 1.0
 
 
-def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
-    """The ranking that imitates the routes best, for a codebook of `size`. Raises MissingExtra
-    without numpy."""
+def distil(routes: Sequence[Imitated], size: int, least: int) -> Ranking:
+    """The ranking that imitates the routes best, for a codebook of `size`. Beyond the `least` it
+    takes what more than half of such routes had. Raises MissingExtra without numpy."""
     np = import_extra("numpy", "a distilled router", "router")
     pools = import_extra("threadpoolctl", "a distilled router", "router")
     by_example: defaultdict[str, list[Imitated]] = defaultdict(list)
@@ -348,7 +348,8 @@ def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
         unit=unit,
         weights=((0,) * BUCKETS, *rows),
         bias=(0.0, *(round(b, 5) for b in constant.tolist())),
-        least=select,
+        more=-0.5 * any(len(route.indices) > least for route in routes),
+        least=least,
         outcomes=len(by_example),
         kind="distilled",
     )

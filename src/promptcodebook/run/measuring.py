@@ -404,7 +404,9 @@ class Distiller:
             for example, route in zip(self.fresh, found, strict=True)
             if not route.fallback
         ]
-        ranking = distil([*self._logged, *fresh], len(file.codebook), file.select)
+        ranking = distil(
+            [*self._logged, *fresh], len(file.codebook), 1 if file.fewer else file.select
+        )
         low, high = config.reward_range
         return Distillation(
             file=file.with_router(ranking),

@@ -364,7 +364,14 @@ def test_a_misled_encoder_avoids_what_is_needed_until_a_directive_names_it() -> 
     book = "\n".join([f"[0] {BULLETS}", *plain])
 
     def chosen(theta: str, settings: Any, world: World) -> list[int]:
-        values = {"codebook": book, "theta": theta, "select": 2, "size": 9, "last": 8}
+        values = {
+            "codebook": book,
+            "theta": theta,
+            "select": 2,
+            "size": 9,
+            "last": 8,
+            "most": "exactly",
+        }
         reply = ask(filled(BULLETED, "encoder", **values), settings, world)
         return json_of(reply)["selected_indices"]
 

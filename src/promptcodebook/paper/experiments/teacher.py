@@ -88,7 +88,7 @@ class TeacherBehaviour:
 
 # What marks a request of the templates `default`, or GEPA's, in this order.
 _MARKS = {
-    "Choose exactly ": "encoder",
+    "different instincts out of": "encoder",
     "Write one system prompt ": "generator",
     "You examine a critic": "adversary",
     "First judge the run, then assign": "critic_one",
@@ -149,9 +149,10 @@ class Teacher:
     # The encoder.
 
     def _route(self, text: str) -> str:
-        theta = _between(text, "\x1e", "Choose exactly ")
+        theta = _between(text, "\x1e", "\n\nChoose ")
         asked = text.rpartition("\x1e")[2]
-        select = int(_between(text, "Choose exactly ", " different"))
+        most, _, count = _between(text, "\n\nChoose ", " different").rpartition(" ")
+        select, exact = int(count), most == "exactly"
         learned: dict[str, Counter[str]] = {}
         for quoted, order in _LEARNED.findall(theta):
             words = self._stems(quoted)
@@ -168,7 +169,9 @@ class Teacher:
         draw = keyed_random("misroute", text)
         if draw.random() < self._manner.misroutes:
             order = [draw.choice(order[1:] or order), *order]
+        fits = {index for fit, *_, index in ranked if fit < 0}
         chosen = list(dict.fromkeys(order))[:select]
+        chosen = [k for k in chosen if exact or k in fits or k == chosen[0]]
         return json.dumps({"selected_indices": sorted(chosen), "analysis": "shared words"})
 
     # The generator.
