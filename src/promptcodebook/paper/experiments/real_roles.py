@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from promptcodebook.assemble import Assembled, Sources
 from promptcodebook.config import merge
+from promptcodebook.data import Dataset
 from promptcodebook.method.executor import Scorer
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.optimizers.pco import build_learner
@@ -23,7 +24,9 @@ from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Runs
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table
 from promptcodebook.paper.experiments.teacher import Teacher, TeacherBehaviour
+from promptcodebook.paper.tasks.constraints.checks import sentences
 from promptcodebook.paper.tasks.houserules import task as houserules
+from promptcodebook.paper.tasks.ifbench import score as ifbench
 from promptcodebook.types import Example, Output, Score
 
 RULES = "rules"  # the arm in which the teacher plays every role
@@ -41,6 +44,9 @@ class Arm:
         operator: A broken operator (operators.py); '' = none.
         feedback: stated: the checker names the rule; `unstated`: it names what the reply is;
             `false`: it names the rule of another topic; `foreign`: a form that no topic wants.
+        start: The first codebook: general sentences, those of the firm's present prompt, or what
+            the model writes at random.
+        task: houserules, or the messages of pool.toml with IFEval's checks.
         share: Of the seeds, how many are run: less than 1 where a row decides little.
     """
 
@@ -52,6 +58,8 @@ class Arm:
     feedback: Literal["stated", "unstated", "false", "foreign"] = "stated"
     manner: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    start: Literal["general", "present", "random"] = "general"
+    task: Literal["houserules", "pool"] = "houserules"
     share: float = 1.0
 
 
@@ -65,6 +73,26 @@ def mixed(shots: Sequence[str]) -> TemplateSet:
     sources = {**ours.sources, **{name: theirs.sources[name] for name in shots}}
     lines = tuple(name for name in theirs.one_line if name in shots)
     return replace(ours, sources=sources, one_line=lines)
+
+
+def pool_messages() -> Dataset:
+    """The messages of pool.toml, topic after topic: half for training, half for the test."""
+    train, test = list[Example](), list[Example]()
+    for rule in read_table("pool")["rules"]:
+        numbered = enumerate(rule["messages"])
+        own = [Example(f"{rule['topic']} {n}", x, fields={"rule": rule}) for n, x in numbered]
+        train += own[: len(own) // 2]
+        test += own[len(own) // 2 :]
+    return Dataset(tuple(train), (), tuple(test), "pool")
+
+
+def pool_reward(example: Example, output: str) -> Score:
+    """1 where IFEval's check is met, else 0; the feedback says what was asked for."""
+    rule = cast("Mapping[str, Any]", example.fields["rule"])
+    if ifbench.check(rule["id"], rule["kwargs"], example.input, output):
+        return Score(1.0)
+    told = f"House rule for messages about {rule['topic']} broken: The reply must be"
+    return Score(0.0, f"{told} {rule['asked']}; it is not.")
 
 
 @dataclass(frozen=True)
@@ -97,17 +125,24 @@ class Retold:
 def cell(arm: Arm, seed: int, spec: str, preset: str = "default") -> Cell:
     """One arm's run; its rewards are those of the last state."""
     table = read_table("real_roles")
-    first = {"instincts": read_table("teacher")["general"]}
-    world = {"init": first, "lm": spec, "seed": seed}
+    starts: Mapping[str, Mapping[str, Any]] = {
+        "general": {"instincts": read_table("teacher")["general"]},
+        "present": {"instincts": sentences(houserules.present_prompt(houserules.SIX))},
+        "random": {"kind": "random"},
+    }
+    pool = arm.task == "pool"
+    world: dict[str, Any] = {"init": starts[arm.start], "lm": spec, "seed": seed}
+    world |= {"task": ""} if pool else {}
     settings = merge(table["settings"], world, arm.settings, table["scale"][preset])
     manner = {**table["manner"], **arm.manner}
-    data = what_learns.one_topic(*table["messages"])
+    data = pool_messages() if pool else what_learns.one_topic(*table["messages"])
+    own = {"reward": pool_reward, "executor": houserules.PromptLast()} if pool else {}
 
     def measure(lab: Lab) -> CellResult:
         assert lab.replies is not None, "the ladder is for a model"
         teacher = Teacher(TeacherBehaviour(**manner))
         lm = what_learns.Taught(lab.replies.counted, teacher, frozenset(arm.plain))
-        sources = Sources(data=data, lm=lm, templates=mixed(arm.shots))
+        sources = Sources(data=data, lm=lm, templates=mixed(arm.shots), **own)
 
         async def run(assembled: Assembled) -> CellResult:
             learner = build_learner(assembled)
@@ -121,7 +156,8 @@ def cell(arm: Arm, seed: int, spec: str, preset: str = "default") -> Cell:
 
         return lab.work(settings, run, sources)
 
-    known = {"arm": repr(arm), "manner": manner, "data": table["messages"]}
+    messages = read_table("pool") if pool else table["messages"]
+    known = {"arm": repr(arm), "manner": manner, "data": messages}
     return Cell(f"{arm.name}/{seed}", {**settings, **known}, measure)
 
 
