@@ -163,8 +163,8 @@ class _Templates(_Stored):
 class PolicyFile(_Stored):
     """A policy as it is written to disk. `stages` are the program's, each with a prompt of its own
     (() = one prompt for the whole); `program` '' = not recorded. `sampling` is by role, and empty
-    in files of version 0.1. `fewer`: the encoder may pick fewer than `select`. `router` replaces the
-    encoder's model call, unless it is None. Of more than one of `samples` the verdict took the
+    in files of version 0.1. `fewer`: the encoder may pick fewer than `select`. `router` replaces
+    the encoder's model call, unless it is None. Of more than one of `samples` the verdict took the
     mean; one answer is drawn at temperature 0."""
 
     always = frozenset({"format", "input", "program", "stages", "sampling", "seed", "about"})

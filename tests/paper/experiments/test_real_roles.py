@@ -114,3 +114,17 @@ def test_only_what_an_arm_names_is_taken_from_the_set_of_worked_examples() -> No
     goals = real_roles.read_table("real_roles")["goal"]["arms"]
     named = {name for arm, controls in goals.items() for name in (arm, *controls)}
     assert named <= {each.name for each in arms()}
+
+
+def test_the_second_task_is_scored_by_ifeval_s_checks() -> None:
+    pool = real_roles.pool_messages()
+    assert (len(pool.train), len(pool.val), len(pool.test)) == (36, 0, 36)
+    assert len({e.id for e in (*pool.train, *pool.test)}) == 72
+    kept = {"season tickets": "Dear guest, of course.", "lost property": "O moon above the pool"}
+    for example in pool.test:
+        topic = example.id.rpartition(" ")[0]
+        wrong = real_roles.pool_reward(example, "We do not know that yet.")
+        assert wrong.value == 0.0
+        assert f"about {topic} broken: The reply must be " in wrong.feedback
+        if topic in kept:
+            assert real_roles.pool_reward(example, kept[topic]) == Score(1.0)

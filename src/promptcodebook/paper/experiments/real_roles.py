@@ -29,7 +29,8 @@ from promptcodebook.paper.tasks.houserules import task as houserules
 from promptcodebook.paper.tasks.ifbench import score as ifbench
 from promptcodebook.types import Example, Output, Score
 
-RULES = "rules"  # the arm in which the teacher plays every role
+# The arms in which the teacher plays every role, by task.
+RULES, POOL_RULES = "rules", "pool-rules"
 _TITLE = re.compile(r"messages about (.+?) broken:")
 _UNSTATED = re.compile(r"^House rule .+?; it ", re.S)
 
@@ -136,13 +137,15 @@ def cell(arm: Arm, seed: int, spec: str, preset: str = "default") -> Cell:
     settings = merge(table["settings"], world, arm.settings, table["scale"][preset])
     manner = {**table["manner"], **arm.manner}
     data = pool_messages() if pool else what_learns.one_topic(*table["messages"])
-    own = {"reward": pool_reward, "executor": houserules.PromptLast()} if pool else {}
 
     def measure(lab: Lab) -> CellResult:
         assert lab.replies is not None, "the ladder is for a model"
         teacher = Teacher(TeacherBehaviour(**manner))
         lm = what_learns.Taught(lab.replies.counted, teacher, frozenset(arm.plain))
-        sources = Sources(data=data, lm=lm, templates=mixed(arm.shots), **own)
+        sources = Sources(data=data, lm=lm, templates=mixed(arm.shots))
+        if pool:
+            program = houserules.PromptLast()
+            sources = replace(sources, reward=pool_reward, executor=program)
 
         async def run(assembled: Assembled) -> CellResult:
             learner = build_learner(assembled)
@@ -213,7 +216,8 @@ def _page(measured: shared.Results) -> Page:
     columns += ["calls", "tokens", "seconds", "runs"]
     for section in table["sections"]:
         mine = [arm for arm in listed if arm.name in section["arms"] and runs[arm.name]]
-        rows = [_line(arm, runs[arm.name], runs[RULES]) for arm in mine]
+        rules = runs[POOL_RULES if section["name"] == "pool" else RULES]
+        rows = [_line(arm, runs[arm.name], rules) for arm in mine]
         blocks += [f"## {section['title']}", section["text"]]
         blocks += [PageTable(section["name"], columns, rows)] * bool(rows)
     return shared.framed(measured, "", blocks, [head, *_goal(runs)])
