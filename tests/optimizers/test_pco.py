@@ -108,7 +108,7 @@ def learned(settings: Config) -> Assembled:
     task = Task("t", data, asks_nobody(lambda example, output: 0.5), SingleCall())
     lm = ScriptedLM().reply_with(talkative)
     models = Models.build(settings, StackResources(client=lm))
-    return Assembled(Plan(settings, task, load_templates("default")), models)
+    return Assembled(Plan(settings, task, load_templates(settings.templates)), models)
 
 
 # --- by an encoder ---
@@ -334,6 +334,21 @@ async def test_a_rewrite_must_be_short_new_safe_and_no_copy_of_the_data(
         instincts = [r for r in step.rewrites if isinstance(r.variable, int)]
         assert len(instincts) > 1 and sum(r.kept for r in instincts) == kept
         assert all(r.reason and reason in r.reason for r in instincts if not r.kept)
+
+
+@pytest.mark.parametrize(("templates", "stages", "safety", "asked"), [
+    ("default", 1, True, True),
+    ("default", 2, True, True),
+    ("default", 1, False, False),
+    ("few-shot", 1, True, False),
+    ("few-shot", 2, True, False),
+])  # fmt: skip
+def test_a_critic_that_replies_in_one_line_is_not_asked_for_harmful_texts(
+    templates: str, stages: int, safety: bool, asked: bool
+) -> None:
+    critic = {"stages": stages, "safety": safety}
+    learner = build_learner(learned(config(templates=templates, critic=critic)))
+    assert (learner.credit.critic.clause is not None) == asked
 
 
 def test_what_judges_and_chooses_is_counted_and_kept_back_from_the_first_call(
