@@ -347,7 +347,7 @@ def test_a_critic_that_replies_in_one_line_is_not_asked_for_harmful_texts(
     templates: str, stages: int, safety: bool, asked: bool
 ) -> None:
     critic = {"stages": stages, "safety": safety}
-    learner = build_learner(learned(config(templates=templates, critic=critic)))
+    learner = build_learner(learned(config(lm="own", templates=templates, critic=critic)))
     assert (learner.credit.critic.clause is not None) == asked
 
 
