@@ -279,11 +279,11 @@ def test_gains_are_over_the_same_untrained_codebook_and_by_calls(tmp_path: Path)
     arms = {"lean": lean, "default": [run(0.5, 1000)] * 2, "gepa": [gepa], "mipro": [mipro]}
     _, (table, calls) = page(tmp_path, **arms)
     rows = {row[0]: row for row in table.rows}
-    ours = ["preset `default` (`lean` before)", "preset `full`"]
+    ours = ["`default`", "`full`"]
     assert list(rows) == [*ours, "GEPA (tried 2 to 2 prompts a run)"]
     assert [row[-1] for row in rows.values()] == ["2", "2", "1"]
     assert [row[6].split(" ")[0] for row in rows.values()] == ["+1.000", "+0.500", "+2.000"]
-    assert calls.rows[0] == ["preset `default` (`lean` before)", "490", "10", "0", "0", "500"]
+    assert calls.rows[0] == ["`default`", "490", "10", "0", "0", "500"]
 
 
 def test_a_reader_s_model_is_measured_alone_and_every_setting_is_one() -> None:
