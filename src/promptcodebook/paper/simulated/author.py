@@ -1,5 +1,8 @@
 """The simulated author, encoder and generator. `improve` is one rewrite for every caller and may do
-harm. The encoder sees noisy surface words."""
+harm: it adopts orders, keeps to the cap and removes what the feedback calls harmful. The encoder
+sees noisy surface words: it prefers instincts whose condition holds or whose words resemble the
+input's. The generator states a conditional order where its condition holds and mostly drops it
+elsewhere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """The simulated critic, attribution and judges. The critic knows only the text it is sent.
 Attribution reads its prose: advice that an active instinct gives and the prompt lost is a fault of
-rendering, advice of another entry one of routing; all other advice is about an instinct."""
+rendering, advice of another entry one of routing; all other advice is about an instinct: the one
+about the same matter, or one that orders nothing, or "missing". The critic takes the order from the
+report and the condition from the input; wrong advice (`capacity`) harms where it is obeyed. Judges
+grade by likeness to the reference and count the pieces that occur."""
 
 from __future__ import annotations
 

@@ -1,5 +1,12 @@
 """The simulated executor: it obeys the orders in its system prompt, even where they do harm. What
-comes out well is drawn first; then a text is written that has just that outcome."""
+comes out well is drawn first; then a text is written that has just that outcome.
+
+An order without a condition is obeyed on every input, and breaks there what it contradicts; one
+with a condition where the condition holds. Two contradictory orders both fail, and so does an order
+with another number than the input's. A broken demand is hardly ever met. On data whose rows have
+`constraints` the text keeps exactly the met demands, and the task's checks score it. Elsewhere it
+is the gold answer or a plausible wrong one. In programs each stage has one such outcome, and an
+answer can be right only if the shown text holds it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,11 @@
 """A simulated world: what its executor cannot do without an order, and so what each input needs.
-Its numbers are assumptions, not measurements: docs/simulated.md lists them."""
+Its numbers are assumptions, not measurements: docs/simulated.md lists them.
+
+A world is built from a task's data, gold answers included. Its skills (constraints.toml,
+general.toml) are written apart from the seed instincts. A skill has a condition and orders in words
+(`when`, `do`) and the skills that it works against (`breaks`); patterns recognise orders about it
+(`order`) and its demand in an input or report (`sign`). An input needs those of its visible demands
+that the executor lacks, 0 to 8; no file says which."""
 
 from __future__ import annotations
 
