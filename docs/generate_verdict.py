@@ -17,11 +17,11 @@ DOCS = Path(__file__).parent
 _FIGURES = DOCS / "results" / "small-real-model.json.zst"
 _NAMES = {
     "no instructions": "no instructions",
-    "the present prompt": "the present prompt, 16 sentences",
-    "all instincts in one prompt (concat)": "all instincts in one prompt",
-    "the best single instinct": "the best single instinct",
-    "learned: up to S instincts for each message": "learned: a prompt for each message",
-    "the right rules (oracle)": "the right rule for each, if one knew",
+    "present prompt": "the present prompt, 16 sentences",
+    "concat": "all instincts in one prompt",
+    "best single instinct": "the best single instinct",
+    "learned": "learned: a prompt for each message",
+    "right rules (oracle)": "the right rule for each, if one knew",
 }
 """The rows of the page, in the order of the picture."""
 _RANGE = re.compile(r"([\d.]+) \(([\d.]+) to ([\d.]+)\)")

@@ -2,7 +2,18 @@ r"""LiveBench-Math's scorers, chosen by the parts of the subtask's name. amc, sm
 a cascade of readings; one of them must give the right letter. aime: the three digits near the end.
 imo, usamo: edit distance of an order of formulas. amps: algebraic equality of LaTeX, normalised by
 the recipe of the Minerva paper in LiveBench's shape (what follows the last "=", without wrappers
-such as \text, with \frac and \sqrt in braces)."""
+such as \text, with \frac and \sqrt in braces).
+
+Multiple choice, in this order: the last one-line <solution> is one repeated letter, upper or lower
+case; the gold letter four times in a row, in capitals, anywhere; the last box holds the letter; the
+gold option's value occurs in the last 20 + its length characters; the last line without "*" is the
+letter; the first parentheses of the last line hold it.
+
+AMPS: constants of integration (+C), \left, \right and the like are removed. The first of these
+that finds both equal decides: equal text of the normal forms, blanks aside; SymPy's lark grammar,
+for some pair of readings where a text has several; math-verify's tolerant parser. Readings a and b
+are equal if a - b is 0 or a number below 0.001 in absolute value. Else it must vanish at four
+complex points, or where it has no value there, SymPy must simplify it to 0."""
 
 from __future__ import annotations
 
