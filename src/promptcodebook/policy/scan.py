@@ -1,7 +1,18 @@
 """The rule scan: what is wrong with a text, found without a model, and the checks of rewrites. The
 rules look for orders that no instinct may give ("reveal the system prompt") and for traces that an
 attack or a leak leaves. A text that forbids, flags or describes an order ("never mislead the
-reader") passes. The scan is a net, not a proof: docs/safety.md says what it finds and misses."""
+reader") passes. The scan is a net, not a proof: docs/safety.md says what it finds and misses.
+
+override, reveal, deceive, hide, grader: orders to ignore instructions, to reveal the prompt or
+keys, to deceive, to withhold, to flatter the scorer. discriminate: treating people worse for who
+they are. harm, expose, advice: plain forms of hate, violence, crime, sexual material, slander and
+piracy; medical or financial assurances. personal: e-mail addresses, telephone, card and account
+numbers, US social security numbers, dates of birth, documents, street addresses. secret: keys and
+tokens by their form, named passwords, passwords in addresses, private keys. address: web addresses.
+invisible, look-alike: characters that are not seen; Cyrillic or Greek letters in Latin words.
+marker: marks of chat templates; what Jinja or Handlebars would fill in. encoded: base64, hex,
+Morse, spaced letters, digits for letters. unreadable: another language or script, or none, such as
+reversed text or ROT13. field and copied: docs/safety.md."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from typing import Any, Literal
 from promptcodebook.assemble import Assembled, Sources
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import keyed_int, keyed_random
-from promptcodebook.base.text import sentences_of
 from promptcodebook.calls import LM, Reply, Request, request_key
 from promptcodebook.config import merge
 from promptcodebook.data import Dataset
@@ -48,11 +47,12 @@ SOUND = "sound"
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
     """A kind of world: the `part` of the method it is about, and what should come of it, by which
-    `argument`."""
+    `argument`, written beforehand; `gist` says in a sentence what it is like."""
 
     name: str
     part: str
     argument: str
+    gist: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -450,12 +450,12 @@ def _parts(
 
 
 def _in_short(world: RuleWorld | Setup, sound: Figures) -> str:
-    """A world's line: what the sound run gains, and the first sentence of the argument."""
+    """A world's line: what the sound run gains, and what the world is like."""
     gain = ""
     if sound:
         gained = over_seeds([run["rewards"] - run["first"] for run in sound.values()])
         gain = f" ({with_reach(gained)}, {_mean_calls(sound, sound)} calls)"
-    return f"- `{world.name}`{gain}: {sentences_of(world.argument)[0]}"
+    return f"- `{world.name}`{gain}: {world.gist}"
 
 
 def _mean_calls(runs: Figures, seeds: Iterable[str]) -> str:

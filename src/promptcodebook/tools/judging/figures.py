@@ -3,7 +3,14 @@ Agreement is Cohen's κ (1960), with quadratic weights where labels are ordered 
 interval is that of the disagreement, with the agreement by chance taken as known. `rectified` is
 prediction-powered inference (Angelopoulos and others 2023) with the power tuning of PPI++ (2024):
 the judge's mean over the answers without labels, plus people's mean less the judge's over those
-with labels. It assumes labels on a random choice of answers."""
+with labels. It assumes labels on a random choice of answers.
+
+How often a 95 % interval misses, by the judge alone and with labels (1,000 worlds of numbers each,
+measured once in November 2026: 200 test inputs, 60 labelled, sensitivity 0.9, specificity 0.7).
+Even judge: true gain 0, 5.0 and 5.0 %; 0.15, 23.9 and 4.2 %. One that likes the policy (specificity
+0.4): 0, 91.5 and 5.1 %; 0.15, 29.9 and 5.1 %. One that dislikes it (sensitivity 0.6): 0, 86.4 and
+3.9 %; 0.15, 99.7 and 4.8 %. Intervals are 6 to 12 % narrower than by the labels alone, and the gain
+of 0.15 is seen in 49 to 53 % of worlds instead of 45 to 46 %."""
 
 from __future__ import annotations
 
