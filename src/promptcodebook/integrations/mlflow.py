@@ -1,6 +1,9 @@
 """A training run on MLflow (`telemetry = ["mlflow"]`, extra `mlflow`): settings as params, figures
 of each step, the verdict's table, the report as an artifact. MLflow's own variables say where it
-goes. What fails costs a line in the log."""
+goes. What fails costs a line in the log.
+
+Each step and validation logs `reward`, `validation`, `best_validation`, `epsilon`, `failed`,
+`calls`, `tokens` and `cost_usd`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,10 @@
 `telemetry = ["otel"]` (extra [otel]). A span covers a call with its retries. Spans go to the tracer
 provider that the program has set, else by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. Prompts and replies
 are in them only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for them, and never
-private ones."""
+private ones.
+
+A span has provider, model, sampling, tokens, finish reason, `error.type`, `pco.role` and
+`pco.cost.usd`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""One prompt for every input: what a learned policy is measured against."""
+"""One prompt for every input: what a learned policy is measured against.
+
+`best_fixed` has four candidates: three prompts that the policy composed on validation, with its
+most chosen instincts (ties: best earners), and its S most chosen instincts word for word. With
+`compose_per_stage` each stage gets its own part. A prompt that copies eight words in a row from its
+input, or reveals its answer, is no candidate. On private data only the last is one."""
 
 from __future__ import annotations
 

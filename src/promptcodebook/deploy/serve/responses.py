@@ -1,5 +1,9 @@
 """OpenAI's Responses wire over chat completions: a request becomes their body, and their answer a
-Response or the events of one. Nothing is stored, and no tool runs here."""
+Response or the events of one. Nothing is stored, and no tool runs here.
+
+Of a request, `input` may hold text, images, files, `function_call` and `function_call_output`.
+`include` (but for log-probabilities), `metadata`, `truncation` and reasoning items have no effect;
+`metadata` comes back. All other fields pass unchanged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """GEPA and GEPA+Merge (Agrawal et al. 2025) through the `gepa` package, unmodified. A reflection
-reads what our critic reads: the reward, what it says, and y*."""
+reads what our critic reads: the reward, what it says, and y*.
+
+Its defaults: a minibatch of 3, the Pareto front by validation example, components in turn, strict
+improvement, at most 5 merges."""
 
 from __future__ import annotations
 

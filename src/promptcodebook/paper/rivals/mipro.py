@@ -1,6 +1,9 @@
 """MIPROv2 (Opsahl-Ong et al. 2024) through the `dspy` package, unmodified. A predictor's
 instruction and demonstrations become the prompt of a stage, or of the program; dspy bootstraps from
-what its stages read and wrote. A reply that dspy cannot parse ends it: that is its result."""
+what its stages read and wrote. A reply that dspy cannot parse ends it: that is its result.
+
+dspy's defaults: `auto = "light"`, 4 bootstrapped and 4 labelled demonstrations, minibatches of 35
+with a full evaluation every 5."""
 
 from __future__ import annotations
 
