@@ -1,7 +1,15 @@
 """The requests that may get feedback, and what was said of them: one SQLite file. A request is
 written in the background: no caller waits for it, or fails for it. Feedback is acknowledged once it
 is committed. Of an input only the hashed words and letters are kept, which the router reads; its
-text is kept too where the server logs inputs. docs/feedback.md has every field."""
+text is kept too where the server logs inputs.
+
+`id`, `time`, `ref`, `version`: the request, when, and which policy answered. `caller`: the start of
+the SHA-256 of its key. `arm`: empty, `explored` or `canary`; `prompt`: it asked /v1/prompt.
+`status`, `seconds`, `tokens`: what became of it. `route`, `propensity`: the instincts, and the
+exact chance of that route. `features`: hashed words and letters. `fallback`: whether a model that
+routes or composes had failed. `vector`: the input's embedding, two bytes a number. `input`,
+`output`: the texts (20,000 characters; with `serve.sticky` of the first turn). Feedback: reward,
+words, key and time."""
 
 from __future__ import annotations
 

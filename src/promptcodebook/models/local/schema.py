@@ -1,7 +1,11 @@
 """A JSON schema as the grammar of its texts, which xgrammar and llguidance read. Engines' own
 grammars allow endless white space, which a weak model fills up to its cap. Here at most one space
 follows a comma or a colon, every string and list is bounded, and properties come in the schema's
-order. What cannot be enforced is refused by name and place; so is what is too large."""
+order. What cannot be enforced is refused by name and place; so is what is too large.
+
+Enforced: type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems,
+uniqueItems (over an enum), minLength, maxLength, minimum, maximum, exclusiveMinimum,
+exclusiveMaximum, enum, const, anyOf, $ref and $defs."""
 
 from __future__ import annotations
 

