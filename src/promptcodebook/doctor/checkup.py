@@ -1,4 +1,9 @@
-"""What `pco doctor` examines, from the settings to the disk."""
+"""What `pco doctor` examines, from the settings to the disk.
+
+Of the models of roles it asks that a route is valid, and right for three of four inputs that name
+the instinct they need; that a composed prompt keeps the instincts; that a critique parses, faults a
+bad answer and does not repeat the question; that an attribution blames a part; that a rewrite
+passes a run's checks; and that an audit's judge is right about five of six plain texts."""
 
 from __future__ import annotations
 
