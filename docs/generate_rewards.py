@@ -13,15 +13,14 @@ from promptcodebook.tasks import rewards
 
 _HEAD = """# Rewards
 
-Written by `python docs/generate_rewards.py` from the rewards' own docstrings; a test keeps it up to
-date.
+Written by `python docs/generate_rewards.py`.
 
-Ready-made rewards need no code. In `pco.toml` write `reward = "exact"`, or with options
-`reward = { kind = "contains", ignore_case = false }`. In Python write
-`pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)), or the same text
-or mapping. Each gives 0 to 1 and says in its feedback what was wrong. A reference that is a list of
-texts or numbers, `["Paris", "City of Paris"]`, holds several right answers. Your own is
-`reward = "reward.py:reward"` ([write a reward](../how-to/write-a-reward.md)).
+In `pco.toml` write `reward = "exact"`, or with options
+`reward = { kind = "contains", ignore_case = false }`; in Python the same, or
+`pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)). Each gives 0 to
+1 and says in its feedback what was wrong. A reference that is a list, `["Paris", "City of Paris"]`,
+holds several right answers. Your own is `reward = "reward.py:reward"` ([write a
+reward](../how-to/write-a-reward.md)).
 """
 _SHAPES = {**rewards.READY, "judge": rewards.RubricJudge, "sum": rewards.WeightedSum}
 _EXAMPLES = {
