@@ -29,6 +29,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.texts: list[str] = []
         self.words: list[str] = []
+        self.visible: list[str] = []  # words that are read before anything is opened
         self.captions: list[str] = []
         self.metas: list[dict[str, str]] = []
         self.scripts: list[str] = []
@@ -53,6 +54,9 @@ class Page(HTMLParser):
             self.scripts.append(data)
             return
         self.texts.append(data)
+        folded = self._open[self._open.index("details") :] if "details" in self._open else []
+        if "style" not in self._open and (not folded or folded[1:2] == ["summary"]):
+            self.visible += data.split()
         self.words += (
             [" ".join(data.split())] if data.strip() and self._open[-1:] != ["style"] else []
         )

@@ -8,7 +8,7 @@ import pytest
 import promptcodebook as pco_api
 from promptcodebook import types
 from promptcodebook.deploy.viewer.following import FollowedRun
-from promptcodebook.deploy.viewer.screens import codebook_screen
+from promptcodebook.deploy.viewer.screens import run_screen
 from promptcodebook.errors import PolicyError
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.store.effects import read_effects
@@ -198,9 +198,9 @@ def test_one_figure_of_an_instinct_is_shown_everywhere(routed: Path, learnt: pco
     report = pco("report", "last", "-o", "r.html", cwd=routed)
     assert report.code == 0
     cells = flat((routed / "r.html").read_text("utf-8"))
-    assert f"{with_it:.3f} {without:.3f} {with_it - without:+.3f} (95 % " in cells
+    assert figure in cells
     followed = FollowedRun(Path(learnt.path), "run")
-    card = flat(codebook_screen(followed).body)
+    card = flat(run_screen(followed).body)
     followed.close()
     for text in (shown.out, explained.out, card):
         assert figure in " ".join(text.split()), text

@@ -17,13 +17,10 @@ from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
 from promptcodebook.report import verdict
 from promptcodebook.report.context import Context, facts
-from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
+from promptcodebook.report.learned import FIRST, LAST, REFUSED, LearnedSection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.traces import ExamplesSection, parts_of
-from promptcodebook.report.training import (
-    CodebookSection,
-    CurvesSection,
-)
+from promptcodebook.report.training import CurvesSection
 from promptcodebook.run.decision import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
 from promptcodebook.store.run import RunStore
@@ -124,11 +121,12 @@ def test_the_codebook_is_the_one_that_every_other_command_takes(
     store = write(run)
     reference = resolve(store.path.parent, store.header.id)
     assert reference.best is not None and reference.best.step == step
-    markup = section(store, CodebookSection)
+    markup = section(store, LearnedSection)
     name = "the untrained state" if step < 0 else f"the state after step {step + 1},"
     assert f"The codebook as it is deployed: {name}" in markup
-    texts = re.findall(r'<span class="text">(.*?)</span>', markup)
-    assert [html.unescape(text) for text in texts] == [e.text for e in reference.file.codebook]
+    cards = re.findall(r'id="instinct-(\d+)">\s*<h3>.*?<span class="text">(.*?)</span>', markup)
+    texts = {int(k): html.unescape(text) for k, text in cards}
+    assert texts == dict(enumerate(e.text for e in reference.file.codebook))
 
 
 def biographies(markup: str) -> list[list[str]]:
@@ -147,7 +145,7 @@ def _first_words(entry: str) -> str:
 
 def long_history(store: RunStore, rewrites: int) -> str:
     """Instinct 0 rewritten at every step, and refused as often."""
-    made = HistorySection(Context.of(store, {}))
+    made = LearnedSection(Context.of(store, {}))
     events = list(store.events(full=True))
     made.add(next(e for e in events if isinstance(e, Started)))
     stepped = next(e for e in events if isinstance(e, Stepped))
@@ -167,7 +165,7 @@ def test_history_says_what_a_trial_took_back_and_why_and_marks_the_words(write: 
         stepped = isinstance(event, Stepped)
         return Stepped(replace(event.step, rewrites=(back,))) if stepped else event
 
-    markup = section(write(STOPPED), HistorySection, change=changed)
+    markup = section(write(STOPPED), LearnedSection, change=changed)
     assert "trial: 4 of 5 routes fell back" in markup
     diff = "a <del>word</del><ins>line</ins>, b <ins>&lt;b&gt;</ins></blockquote>"
     assert f'<blockquote class="diff">{diff}' in markup
@@ -264,7 +262,7 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
 def test_what_was_judged_before_the_run_went_on_is_shown_no_more(write: Write) -> None:
     store = write(ScriptedRun(steps=2, hostile=""))
     store.append(Amended(("epochs: 2 → 4",), "2026-02-01T00:00:00+00:00", extended=True))
-    assert "Nothing was compared" in flat(section(store, verdict.JudgedSection))
+    assert section(store, verdict.JudgedSection) == ""
 
 
 def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Write) -> None:

@@ -6,7 +6,7 @@ import math
 import random
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import threadpoolctl
 
 from promptcodebook.routing.outcomes import OutcomeModel
-from promptcodebook.routing.ranking import Features, Ranker, dot
+from promptcodebook.routing.ranking import Features, Ranker, dot, leading_words
 from promptcodebook.types import Expected, Outcome
 
 TEXTS = ("apple", "pear", "plum", "fig")
@@ -198,6 +198,20 @@ def test_of_very_many_outcomes_the_latest_count(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
+def test_the_words_that_lead_to_an_instinct_are_those_of_the_inputs_that_it_helps() -> None:
+    """Not those of all inputs, nor one that a single input has."""
+    topics = ("refund money", "parcel courier", "password login", "invoice total")
+    inputs = {f"x{i}": f"please help with my {topics[i % 4]} only{i}" for i in range(32)}
+    outcomes = [
+        outcome(name, (k,), float(k == int(name[1:]) % 4)) for name in inputs for k in range(4)
+    ]
+    ranking = OutcomeModel(inputs).fit(outcomes, (0, 0, 0, 0)).ranking()
+    led = leading_words(ranking, TEXTS, inputs.values())
+    assert [set(words[:2]) for words in led] == [set(topic.split()) for topic in topics]
+    assert not {f"only{i}" for i in range(32)} & {word for words in led for word in words}
+    assert leading_words(replace(ranking, words=0.0), TEXTS, inputs.values()) == [[], [], [], []]
+
+
 def test_rows_without_outcomes_take_no_memory() -> None:
     many = {f"x{i}": f"a question number {i}" for i in range(3000)}
     outcomes = [outcome(f"x{i}", (i % 4,), float(i % 3 == 0)) for i in range(0, 3000, 100)]

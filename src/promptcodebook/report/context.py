@@ -87,6 +87,10 @@ class Context:
         """The input of an example; '' where it is not at hand."""
         return self.examples[name].input if name in self.examples else ""
 
+    def reference_of(self, name: str) -> str:
+        """The reference of an example; '' where it has none."""
+        return (self.examples[name].target or "") if name in self.examples else ""
+
     def title_of(self, name: str) -> str:
         """What an example is called: the beginning of its input, or its id."""
         text = " ".join(self.input_of(name).split()) or name
@@ -104,6 +108,11 @@ class Context:
             else:
                 return here
         return None
+
+    @property
+    def title(self) -> str:
+        """What the run is about: its task, or its data."""
+        return self.header.task or "own data"
 
     @property
     def spent(self) -> Usage:
@@ -187,9 +196,10 @@ def state_name(index: int) -> str:
 
 class ReportSection:
     """A part of the report: it takes every event once, in order, and then shows what it kept, which
-    is no more of a long run than of a short one. Its `anchor` names its template."""
+    is no more of a long run than of a short one. Its `anchor` names its template. A `folded` one is
+    a line that opens."""
 
-    title, anchor = "", ""
+    title, anchor, folded = "", "", False
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -197,21 +207,24 @@ class ReportSection:
     def add(self, event: Event) -> None:
         """One event, with its traces and full rollouts."""
 
-    def values(self) -> Mapping[str, Any]:
-        """What its template is filled with, beside the context."""
+    def values(self) -> Mapping[str, Any] | None:
+        """What its template is filled with, beside the context; None = it has nothing to show."""
         return {}
 
     def render(self) -> Markup:
-        template = f"report/templates/{self.anchor}.html.jinja"
-        return render(template, context=self.context, **self.values())
+        """Its markup; '' where it has nothing to show."""
+        values, template = self.values(), f"report/templates/{self.anchor}.html.jinja"
+        return Markup() if values is None else render(template, context=self.context, **values)
 
 
-def render_sections(sections: Sequence[ReportSection], events: Iterable[Event]) -> Markup:
-    """Every event to every section, once; then the sections under their titles."""
+def render_sections(
+    sections: Sequence[ReportSection], events: Iterable[Event]
+) -> list[tuple[ReportSection, Markup]]:
+    """Every event to every section, once; then those that have something to show."""
     for event in events:
         for section in sections:
             section.add(event)
-    return render("report/templates/sections.html.jinja", sections=sections)
+    return [(section, shown) for section in sections if (shown := section.render())]
 
 
 def facts(context: Context) -> list[tuple[str, str | int]]:
@@ -236,7 +249,7 @@ def facts(context: Context) -> list[tuple[str, str | int]]:
         detail = f" ({shorten(state.detail, 300)})" if state.detail else ""
         ended = f"{_ENDED[state.ended]}{detail}"
     return [
-        ("task", header.task or "own data"),
+        ("task", context.title),
         ("model", _models(context)),
         ("preset", str(context.setting("preset"))),
         ("seed", context.seed),

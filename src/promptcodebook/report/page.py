@@ -19,7 +19,7 @@ from promptcodebook.base.units import spent_parts
 from promptcodebook.calls import ROLES, Limits, Usage
 from promptcodebook.errors import DiskFull
 from promptcodebook.report import context as contexts
-from promptcodebook.report import history, traces, training, verdict
+from promptcodebook.report import learned, traces, training, verdict
 from promptcodebook.report.pages import digest, read_script, read_style, render
 from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Broke, Compared, Event, Stepped, Validated
@@ -55,11 +55,11 @@ def render_report(store: RunStore, known: Known = None) -> str:
     context = contexts.Context.of(store, {} if private else known or {})
     sections = [
         verdict.VerdictSection(context),
+        learned.LearnedSection(context),
         verdict.JudgedSection(context),
-        verdict.PromptsSection(context),
         training.CurvesSection(context),
-        training.CodebookSection(context),
-        *(history.candidate_sections(context) or [history.HistorySection(context)]),
+        learned.CandidatesSection(context),
+        verdict.PromptsSection(context),
         traces.ExamplesSection(context),
         IncidentsSection(context),
         SpendSection(context),
@@ -71,8 +71,7 @@ def render_report(store: RunStore, known: Known = None) -> str:
         "report/templates/report.html.jinja",
         context=context,
         facts=contexts.facts(context),
-        sections=sections,
-        body=contexts.render_sections(sections, events),
+        sections=contexts.render_sections(sections, events),
         style=Markup(style),
         script=Markup(script),
         allowed=(digest(style), digest(script)),
@@ -81,7 +80,7 @@ def render_report(store: RunStore, known: Known = None) -> str:
 
 
 class IncidentsSection(contexts.ReportSection):
-    title, anchor = "Incidents", "incidents"
+    title, anchor, folded = "Incidents", "incidents", True
 
     def __init__(self, context: contexts.Context) -> None:
         super().__init__(context)
@@ -114,7 +113,9 @@ class IncidentsSection(contexts.ReportSection):
                 self._failures[phase, failure.stage, failure.kind] += 1
                 self._first = self._first or (f"{where}, example {rollout.example_id}", failure)
 
-    def values(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, Any] | None:
+        if not (self._failures or self._truncated or any(self.context.tallies.values())):
+            return None
         where, failure = self._first or ("", None)
         text = ""
         if failure is not None:
@@ -131,10 +132,12 @@ class IncidentsSection(contexts.ReportSection):
 class SpendSection(contexts.ReportSection):
     """Everything paid in all sessions. An unknown price is shown as unknown, never as 0."""
 
-    title, anchor = "Usage and cost", "cost"
+    title, anchor, folded = "Usage and cost", "cost", True
 
-    def values(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, Any] | None:
         context = self.context
+        if not context.usage:
+            return None
         limited = context.limits != Limits()
         return {
             "total": sum(context.usage.values(), Usage()),
@@ -143,7 +146,7 @@ class SpendSection(contexts.ReportSection):
 
 
 class SettingsSection(contexts.ReportSection):
-    title, anchor = "Settings", "settings"
+    title, anchor, folded = "Settings", "settings", True
 
     def values(self) -> Mapping[str, Any]:
         context = self.context

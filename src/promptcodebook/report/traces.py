@@ -123,6 +123,11 @@ def failure_text(failure: Failure | None) -> str:
     return shorten(f"{failure.stage}: {failure.kind}: {failure.message}", _SHORT)
 
 
+def answer_text(rollout: Rollout) -> str:
+    """What it answered, or why it failed."""
+    return "\n".join(filter(None, (failure_text(rollout.failure), rollout.said)))
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """One time that training drew the example. `rewrites` are those of the step whose text its
@@ -159,7 +164,7 @@ def _ranks(trace: Trace, router: str) -> dict[str, float | None]:
 class ExamplesSection(ReportSection):
     """Keeps a few candidates of each kind; a draw keyed by seed, step and example decides ties."""
 
-    title, anchor = "Training examples", "examples"
+    title, anchor, folded = "Training examples", "examples", True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -183,8 +188,10 @@ class ExamplesSection(ReportSection):
                     del best[_MOST:]
         self._codebook = step.parameters.codebook
 
-    def values(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, Any] | None:
         context = self.context
+        if not self._best:
+            return None
         # One of each kind, no input twice. Failures choose first and are shown last.
         chosen: dict[str, tuple[str, Training]] = {}
         for kind, best in self._best.items():

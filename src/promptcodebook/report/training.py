@@ -1,26 +1,20 @@
-"""Training over its steps: reward, validation, ε, entropy, utilisation and spend; the codebook as
-it is deployed, what each instinct is reward, and how often it was used."""
+"""Training over its steps: reward, validation, ε, entropy, utilisation and spend."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from promptcodebook.base.intervals import mean_interval
-from promptcodebook.base.units import number, percent
+from promptcodebook.base.units import number
 from promptcodebook.calls import Usage
-from promptcodebook.errors import PolicyError
 from promptcodebook.method.state import entropy, selected_since, utilisation
-from promptcodebook.policy.file import read_policy_file
-from promptcodebook.policy.references import POLICY
-from promptcodebook.report.context import Context, ReportSection, state_name
+from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.pages import Area, Chart, ChartLine, ChartPoint
-from promptcodebook.store.effects import instinct_rewards
-from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
-from promptcodebook.types import Evaluation, Step, Variable
+from promptcodebook.store.events import Event, Started, Stepped, Validated
+from promptcodebook.types import Step
 
 WINDOW = 10  # Steps that moving figures look back over.
 
@@ -84,7 +78,9 @@ class CurvesSection(ReportSection):
         self._tokens[name] += sum(u.tokens for u in usages)
         self._points[name].append((x, self._tokens[name]))
 
-    def values(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, Any] | None:
+        if not self._points:
+            return None
         marks, draw = self.context.state.validations, self.context.draw
         sizes = {
             scope: max((m.n for m in marks if m.scope == scope), default=0)
@@ -145,52 +141,3 @@ class CurvesSection(ReportSection):
         yield chart("Routing entropy (bits)", *both("entropy"), y=(0.0, most))
         yield chart("Utilisation", *both("utilisation"), half, y=(0.0, 1.0))
         yield chart("Tokens spent on forward passes", *spent)
-
-
-class CodebookSection(ReportSection):
-    title, anchor = "Codebook", "codebook"
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._rewrites: Counter[Variable] = Counter()
-        self._tests: list[Evaluation] = []
-
-    def add(self, event: Event) -> None:
-        if isinstance(event, Stepped) and event.step.index <= self.context.deployed_as.step:
-            self._rewrites.update(r.variable for r in event.step.rewrites if r.kept)
-        elif isinstance(event, Compared):
-            self._tests.append(event.evaluation)
-
-    def values(self) -> Mapping[str, Any]:
-        return {**codebook_values(self.context, self._tests), "rewrites": self._rewrites}
-
-
-def codebook_values(context: Context, tests: Iterable[Evaluation]) -> dict[str, Any]:
-    """What pages show of the deployed codebook: the state in words, what each instinct is worth by
-    the verdict's rows (`tests`) or a measurement, and how often it was selected."""
-    deployed = context.deployed
-    if deployed is None:
-        return {"deployed": None}
-    best, counts = context.deployed_as, deployed.statistics.selected
-    why = "the last one" if best.score is None else f"the best validated one ({number(best.score)})"
-    untried = " Nothing was selected yet." if best.step < 0 else ""
-    digest = ""
-    with suppress(PolicyError):  # it wrote none yet
-        digest = read_policy_file(context.path / POLICY).digest
-    learned = deployed.statistics.ranking
-    router = f"A linear model of {learned.outcomes:,} outcomes routes. " if learned else ""
-    return {
-        "deployed": deployed,
-        "rewards": instinct_rewards(
-            context.path, context.header, digest, context.codebook.texts, tests
-        ),
-        "caption": f"The codebook as it is deployed: {state_name(best.step)}, {why}.{untried} "
-        f"{router}The reward is the mean of the inputs that are routed to an instinct.",
-        "sums": [
-            ("entropy", f"{number(entropy(counts), 2)} bits"),
-            (
-                "utilisation",
-                f"{percent(utilisation(counts))} ({sum(map(bool, counts))} of {len(counts)})",
-            ),
-        ],
-    }

@@ -13,13 +13,14 @@ from promptcodebook.base.text import shell
 from promptcodebook.base.units import number
 from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.pages import Picture, render, ticks
-from promptcodebook.report.traces import failure_text, judged_parts
+from promptcodebook.report.traces import answer_text, judged_parts
 from promptcodebook.run.slices import HEADS
 from promptcodebook.run.verdict import FIGURES, Conclusion, VerdictRow
 from promptcodebook.store.events import Amended, Compared, Event, Started, Stepped
 from promptcodebook.types import Codebook, Evaluation, Rollout
 
 _MOST_ROWS, _CLOSELY, _BETTER = 1000, 8, 4  # Test inputs listed, and shown with their prompts.
+_BESIDE = 3  # Test inputs shown side by side, of those that gained and of those that lost.
 _ROW, _WIDTH = 30, 480  # Of the drawing of the scores, in pixels.
 
 
@@ -101,10 +102,11 @@ def result_of(context: Context, rows: Sequence[Evaluation]) -> Evaluation | None
 
 
 class JudgedSection(ReportSection):
-    """Every test input, the failures that remain first. Keeps the row that gains are measured from,
-    and the result. With the `key` of a run, inputs link to their pages."""
+    """Test inputs where the result earned more, and less, beside the answers of the row that gains
+    are measured from; then every one of them, closed, the failures that remain first. With the
+    `key` of a run, inputs link to their pages, and all of them are in the grid."""
 
-    title, anchor = "What is still wrong", "test"
+    title, anchor = "Where it helped, and where it hurt", "test"
 
     def __init__(self, context: Context, key: str = "") -> None:
         super().__init__(context)
@@ -126,31 +128,34 @@ class JudgedSection(ReportSection):
             case _:
                 pass
 
-    def values(self) -> Mapping[str, Any]:
-        if self._rows and self.context.state.conclusion is None:
-            return {"empty": "It is not judged to its end yet: its failures are shown then."}
-        if len(self._rows) < 2:
-            return {"empty": "Nothing was compared on the test split yet."}
+    def values(self) -> Mapping[str, Any] | None:
+        if len(self._rows) < 2 or self.context.state.conclusion is None:
+            return None
         base, result = self._rows
+        made = Conclusion.of(self.context.state, self.context.header)
+        titles = {row.name: row.title or row.name for row in made.rows} if made else {}
         pairs = pairs_of(base, result, self.context.reward_range)
+        gained = sorted((p for p in pairs if p.change == "better"), key=lambda p: -p.difference)
+        lost = sorted((p for p in pairs if p.change == "worse"), key=lambda p: p.difference)
         better = [pair for pair in pairs[_CLOSELY:] if pair.change == "better"][:_BETTER]
         return {
-            **{"empty": "", "key": self._key, "tally": tally(pairs)},
+            **{"key": self._key, "tally": tally(pairs), "answer_text": answer_text},
             **{"base": base.name, "result": result.name, "pairs": pairs, "most": _MOST_ROWS},
             **{"first": self._first, "closely": (*pairs[:_CLOSELY], *better)},
-            **{"failure_text": failure_text, "judged_parts": judged_parts},
+            **{"titles": titles, "codebook": self.context.codebook},
+            **{"helped": gained[:_BESIDE], "hurt": lost[:_BESIDE], "judged_parts": judged_parts},
             "kinds": Counter(kind for p in pairs for kind in (p.result, p.change)),
         }
 
 
 class PromptsSection(ReportSection):
-    title, anchor = "Prompts compared", "prompts"
+    title, anchor, folded = "Prompts compared", "prompts", True
 
-    def values(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, Any] | None:
         made = Conclusion.of(self.context.state, self.context.header)
         rows = (
             [(r.name, r.title, r.prompt) for r in made.rows if r.prompt is not None] if made else []
         )
         if (present := self.context.header.present) is not None:
             rows = rows or [("present", "", present)]
-        return {"prompts": rows}
+        return {"prompts": rows} if rows else None

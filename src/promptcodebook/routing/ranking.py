@@ -16,7 +16,7 @@ import re
 import struct
 import zlib
 from base64 import b64decode, b64encode
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
@@ -34,6 +34,8 @@ _MOST_HALF = 65504.0  # the greatest number in half precision
 _ROUNDED = 1e-9  # what rounding may make of a sum that is 0
 # Words and characters of an input that are read; and of one embedded: half from either end.
 _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
+# How many words of the inputs are tried for what they lead to, and how many of them are named.
+_MOST_COMMON, _MOST_LEADING = 2000, 6
 
 # Policy files hold its buckets, so that this cut stays. In a script without blanks, runs of
 # letters tell inputs apart.
@@ -214,6 +216,27 @@ class Ranker:
         """The route of an input: up to `select` instincts, as long as each promises to add."""
         expected = self.expected(text, vector)
         return chosen(expected.marginal, expected.more, select, self._ranking.least)
+
+
+def leading_words(
+    ranking: Ranking, instincts: Sequence[str], inputs: Iterable[str]
+) -> list[list[str]]:
+    """For each instinct the words of these inputs that lead the router to it, the strongest first:
+    those that raise its score by most above the other instincts' mean. A word counts that is in two
+    inputs at least, and never by an embedding."""
+    counts = Counter(word for text in inputs for word in set(_WORD.findall(text.lower())))
+    ranker, usual = Ranker(ranking, instincts), ranking.bias[1:]
+    led: list[list[tuple[float, str]]] = [[] for _ in instincts]
+    for word, count in counts.most_common(_MOST_COMMON) if ranking.words else ():
+        word_buckets, letters = _places(word)
+        rarity = ranking.rarity[word_buckets]
+        scores = ranker.of(ranker.vocabulary.weighed((word_buckets, *set(letters)))).marginal
+        added = [rarity * (score - bias) for score, bias in zip(scores, usual, strict=True)]
+        mean = math.fsum(added) / len(added)
+        for own, value in zip(led, added, strict=True):
+            if count > 1 and len(word) > 2 and value > mean:
+                own.append((mean - value, word))
+    return [[word for _, word in sorted(own)[:_MOST_LEADING]] for own in led]
 
 
 def packed(vector: Sequence[float]) -> str:

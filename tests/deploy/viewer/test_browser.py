@@ -33,13 +33,13 @@ _CHECKED = ((400, "light"), (1600, "dark"))
 SCREENS = {
     "runs": "/",
     "run": "/run/{simulated}",
-    "codebook": "/run/{simulated}/codebook",
+    "grid": "/run/{simulated}/grid",
     "curves": "/run/{simulated}#training",
     "examples": "/run/{simulated}/examples",
     "failures": "/run/{real}#test",
     "example": "/run/{simulated}/example/train-3-1/4",
 }
-_HOSTILE = ("", "/codebook", "/examples",
+_HOSTILE = ("", "/grid", "/examples",
             "/example/train-3-1", "/example/test-5/test")  # fmt: skip
 
 
@@ -91,11 +91,11 @@ def test_all_screens_are_reached_by_keyboard(browser: Any, base: str, keys: dict
         page.goto(base)
         first = go("j", "Enter")
         assert re.fullmatch(r"/run/[^/]+", first)
-        assert go("l") == f"{first}/codebook"
+        assert go("l") == f"{first}/grid"
         assert go("l") == f"{first}/examples"
         assert go("j", "Enter").startswith(f"{first}/example/")
         assert go("u") == f"{first}/examples"
-        assert go("h") == f"{first}/codebook"
+        assert go("h") == f"{first}/grid"
         assert go("u") == first
         assert go("u") == "/"
         assert heard.complaints == []

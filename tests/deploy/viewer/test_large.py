@@ -10,6 +10,7 @@ import pytest
 
 from promptcodebook.deploy.viewer import screens
 from promptcodebook.deploy.viewer.following import FollowedRun
+from promptcodebook.deploy.viewer.grid import GridFilter, grid_screen
 from promptcodebook.report.page import render_report
 from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
@@ -30,16 +31,20 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store.path
 
 
+def _grid(followed: FollowedRun) -> screens.Screen:
+    return grid_screen(followed, GridFilter())
+
+
 def test_every_screen_of_a_large_run_opens_within_two_seconds(large: Path) -> None:
     def seconds(screen: Callable[[FollowedRun], screens.Screen], followed: FollowedRun) -> float:
         began = time.process_time()
         screens.page_of(screen(followed), "/")
         return time.process_time() - began
 
-    for first in (screens.run_screen, screens.codebook_screen, screens.examples_screen):
+    for first in (screens.run_screen, _grid, screens.examples_screen):
         followed = FollowedRun(large, large.name)
         assert seconds(first, followed) <= 2.0
-        for again in (screens.run_screen, screens.codebook_screen):
+        for again in (screens.run_screen, _grid):
             assert seconds(again, followed) <= 1.0
         followed.close()
 

@@ -2,7 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,14 +14,16 @@ from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Usage
 from promptcodebook.deploy.viewer import screens
 from promptcodebook.deploy.viewer.following import FollowedRun
+from promptcodebook.deploy.viewer.grid import GridFilter, grid_screen
 from promptcodebook.deploy.viewer.lists import RunsList
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.verdict import JudgedSection
+from promptcodebook.run.decision import JudgingTerms, RowSource, conclude
 from promptcodebook.store.effects import Effect, EffectStore
-from promptcodebook.store.events import Compared, Event, Stepped
-from promptcodebook.types import Failure
+from promptcodebook.store.events import Compared, Concluded, Event, Stepped
+from promptcodebook.types import Evaluation, Failure, Rollout, Route
 from tests.build.cli import pco
 from tests.build.project import PROJECT
 from tests.build.scripted_run import ScriptedRun, events_of
@@ -29,7 +32,7 @@ from tests.build.viewer import ATTACK, Get, shown
 
 OF_A_RUN = (
     "",
-    "/codebook",
+    "/grid",
     "/examples",
     "/example/train-3-1",
     "/example/train-3-1/4",
@@ -58,7 +61,7 @@ def test_a_run_is_called_by_its_name_where_it_has_one(
     follow: Callable[..., FollowedRun], name: str
 ) -> None:
     followed = follow(ScriptedRun(steps=1, verdict=False, hostile=""), name=name)
-    screen = screens.codebook_screen(followed)
+    screen = screens.examples_screen(followed)
     assert screens.run_screen(followed).title == screen.above[1][0] == (name or followed.key)
     assert screen.above[1][1] == f"/run/{followed.key}"
 
@@ -127,10 +130,10 @@ def test_what_was_judged_last_is_no_result_until_there_is_a_verdict(follow: Foll
     whole = list(events_of(_RUN))
     third = [i for i, event in enumerate(whole) if isinstance(event, Compared)][2]
     ended, judging = follow(_RUN, whole), follow(_RUN, whole[: third + 1])
-    for followed, message in ((judging, "not judged to its end yet"), (ended, "Against present:")):
+    for followed, titles in ((judging, []), (ended, ["Where it helped, and where it hurt"])):
         look = followed.look()
-        section = render_sections([JudgedSection(look.context)], screens.with_tests(followed, look))
-        assert message in flat(section)
+        shown = render_sections([JudgedSection(look.context)], screens.with_tests(followed, look))
+        assert [section.title for section, _ in shown] == titles
 
 
 def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> None:
@@ -151,12 +154,83 @@ def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> N
     markup = screens.page_of(screens.examples_screen(followed), "/").decode()
     row = next(r for r in markup.split("<tr>") if ">ex</a>" in r)
     assert flat(row).split()[:5] == ["ex", "6", "0.25", "failed", "3"]
-    markup = screens.page_of(screens.run_screen(followed), "/").decode()
-    test = next(r for r in markup.split("<tr ") if ">test-59</a>" in r)  # always fails
-    assert "wrong test-59 execute: CallTimeout: no reply in 120 s fine 0.00 0.00" in flat(test)
+    markup = grid_screen(followed, GridFilter()).body
+    test = next(r for r in markup.split("<tr>") if ">test-59</a>" in r)  # always fails
+    assert "test-59 failed execute: CallTimeout: no reply in 120 s fine failed" in flat(test)
     page = screens.example_screen(followed, "ex", "9")
     assert page.status == 404 and "it was in step 1 and 2 more" in shown(page)
     assert "pco runs show" in shown(page)
+
+
+# The grid: prompts across, test inputs down.
+
+
+def judged_row(name: str, rewards: Sequence[float | None], *routes: int) -> Evaluation:
+    """Its answers, by example; the input e<n> gets the n-th of the routes, each one instinct."""
+    rollouts = [
+        Rollout(f"e{n}", Route((routes[n],)) if routes else None, output=f"{name} {n}", reward=r)
+        for n, r in enumerate(rewards)
+    ]
+    return Evaluation(name, "test", tuple(rollouts))
+
+
+@pytest.fixture
+def graded(follow: Follow) -> FollowedRun:
+    rows = [
+        judged_row("present", [0.0, 1.0, 0.5, 0.0]),
+        judged_row("none", [0.0, 0.0, 0.0, 0.0]),
+        judged_row("best_single", [0.2, 0.4, 0.6, 0.8]),
+        judged_row("learned", [1.0, 0.0, 0.5, None], 1, 2, 1, 3),
+    ]
+    trained = [e for e in events_of(replace(_RUN, verdict=False)) if not isinstance(e, Compared)]
+    made = conclude([RowSource(r.name, r) for r in rows], JudgingTerms())
+    ends = Concluded(made.sentence, made.worth, made.table.as_json(), made.deploy)
+    return follow(_RUN, [*trained, *map(Compared, rows), ends])
+
+
+def grid_of(followed: FollowedRun, **query: str) -> list[str]:
+    """Its rows as words, the head first."""
+    body = grid_screen(followed, GridFilter.of(query)).body
+    return [flat(row) for row in re.findall(r"<tr>.*?</tr>", body, re.S)]
+
+
+def test_the_grid_has_a_column_for_each_prompt_the_ones_people_compare_first(
+    graded: FollowedRun,
+) -> None:
+    head, *rows = grid_of(graded)
+    assert head == "input present 0.38 best_single 0.50 learned 0.38 none 0.00"
+    assert [row.split()[0] for row in rows] == ["e1", "e3", "e2", "e0"], "failures first"
+    learned = "1.00 learned 0 instinct 1"
+    assert rows[3] == f"e0 0.00 present 0 0.20 best_single 0 {learned} 0.00 none 0"
+    body = grid_screen(graded, GridFilter()).body
+    e2 = next(row for row in body.split("<tr>") if ">e2</a>" in row)
+    assert re.findall(r'class="grade g(\d)"', e2) == ["2", "3", "2", "0"]
+    assert "failed" in rows[1] and "best_single answer" in csv_of(body)
+
+
+def csv_of(markup: str) -> str:
+    return b64decode(re.findall('csv;base64,([^"]*)"', markup)[0]).decode()
+
+
+@pytest.mark.parametrize(("query", "names"), [
+    ({"only": "wrong"}, ["e1", "e3"]),
+    ({"only": "better"}, ["e0"]),
+    ({"only": "worse"}, ["e1"]),
+    ({"instinct": "1"}, ["e2", "e0"]),
+    ({"instinct": "1", "only": "better"}, ["e0"]),
+    ({"words": "LEARNED e2"}, ["e2"]),
+    ({"words": "best_single 3"}, ["e3"]),
+    ({"page": "7"}, ["e1", "e3", "e2", "e0"]),
+    ({"instinct": "9"}, []),
+    ({"only": "<x>", "slice": "'\"", "page": "x"}, []),
+])  # fmt: skip
+def test_the_grid_is_filtered_by_result_instinct_and_words(
+    graded: FollowedRun, query: dict[str, str], names: list[str]
+) -> None:
+    shown = grid_of(graded, **query)
+    assert [row.split()[0] for row in shown[1:]] == names
+    body = grid_screen(graded, GridFilter.of(query)).body
+    assert ("No test input fits." in body) is (not names) and "<x>" not in body
 
 
 # What an instinct is said to have earned, by its versions and as it was measured.
@@ -177,7 +251,10 @@ _EFFECT = Effect(
     policy="digest",
     at=datetime(2026, 1, 1, tzinfo=UTC).isoformat(),
 )
-_QUICK = ("--preset", "quick", "--set", "update.epochs=2", "--set", "validation.every=1")
+_QUICK = (
+    *("--preset", "quick", "--set", "update.epochs=2", "--set", "validation.every=1"),
+    *("--set", 'data.slices=["target"]'),
+)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +303,7 @@ def test_a_card_shows_what_was_measured_of_its_own_instinct_or_what_measures_it(
         replace(other, data="another"),
     ):
         keep(run, each)
-    cards = shown(screens.codebook_screen(followed))
+    cards = shown(screens.run_screen(followed))
     assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1 and "+0.300 (95" not in cards
     assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
     assert "0.750 with it, 0.650 without: +0.100 (95" in cards
@@ -237,5 +314,17 @@ def test_a_card_shows_what_was_measured_of_its_own_instinct_or_what_measures_it(
     tested = {"split": "test", "data": context.header.fingerprints["test"]}
     keep(run, replace(own, **tested, difference=Interval(0.4, 0.2, 0.6, 2)))
     keep(run, replace(other, difference=Interval(0.7, 0.2, 0.9, 2)))
-    cards = shown(screens.codebook_screen(followed))
+    cards = shown(screens.run_screen(followed))
     assert "+0.400 (95 % +0.200 to +0.600), n = 2, test" in cards and "+0.700" not in cards
+
+
+def test_the_grid_is_filtered_by_slice(followed: FollowedRun) -> None:
+    everything = grid_of(followed)[1:]
+    options = re.findall(
+        r"<option[^>]*>(target = [^<]*)</option>", grid_screen(followed, GridFilter()).body
+    )
+    assert len(options) > 1 and len(everything) > 1
+    for option in options:
+        kept = grid_of(followed, slice=option)[1:]
+        reference = option.replace("target =", "reference:")
+        assert kept and kept == [row for row in everything if reference in row]

@@ -12,18 +12,16 @@ from markupsafe import Markup
 from promptcodebook.base.text import printable, shell
 from promptcodebook.base.units import duration, plural
 from promptcodebook.deploy.viewer.following import FollowedRun, Look
-from promptcodebook.method.state import selected_since
-from promptcodebook.report import history, page, training, verdict
+from promptcodebook.report import learned, page, training, verdict
 from promptcodebook.report.context import Context, facts, render_sections
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.traces import Training, judged_parts, parts_of_trace, reward_text
 from promptcodebook.store.events import Compared, Event, Started
-from promptcodebook.types import Codebook, Step
+from promptcodebook.types import Codebook
 
-_TABS = ("Codebook", "Examples")
+_TABS = ("Grid", "Examples")
 TEST = "test"  # The last part of an example's address where its rows of the verdict are shown.
 _MOST = 1000
-_LATELY = 10  # steps without a selection after which an instinct is said to be unused lately
 ALL_SIMULATED = (
     "Every number here comes from a simulated model: it shows that the machinery works and says "
     "nothing about any real model."
@@ -59,14 +57,15 @@ def page_of(screen: Screen, here: str) -> bytes:
 
 
 def run_screen(followed: FollowedRun) -> Screen:
-    """The verdict and what is still wrong, then how it came to that."""
+    """The verdict and what was learned, then how it came to that."""
     look = followed.look()
     context = look.context
     sections = (
         verdict.VerdictSection(context),
+        learned.LearnedSection(context),
         verdict.JudgedSection(context, look.key),
         training.CurvesSection(context),
-        *history.candidate_sections(context),
+        learned.CandidatesSection(context),
         verdict.PromptsSection(context),
         page.SpendSection(context),
         page.IncidentsSection(context),
@@ -118,31 +117,6 @@ def screen_of(
         mark=look.mark,
         simulated=ALL_SIMULATED if look.context.simulated else "",
     )
-
-
-def codebook_screen(followed: FollowedRun) -> Screen:
-    look = followed.look()
-    context = look.context
-    values = training.codebook_values(context, followed.tests())
-    if context.deployed is not None:
-        texts, latest = context.codebook.texts, context.state.parameters
-        values |= {
-            "tags": [_tags(look.steps, k) for k in range(len(texts))],
-            "later": latest.codebook if latest is not None else context.codebook,
-        }
-    body = render(
-        "deploy/viewer/templates/codebook.html.jinja", context=context, key=look.key, **values
-    )
-    return screen_of(look, "Codebook", body)
-
-
-def _tags(steps: Sequence[Step], k: int) -> list[str]:
-    if steps and not steps[-1].selected[k]:
-        return ["dead: never selected"]
-    if len(steps) > _LATELY:
-        recent = selected_since(steps[-1 - _LATELY].selected, steps[-1].selected)
-        return [] if recent[k] else [f"dead: not in the last {_LATELY} steps"]
-    return []
 
 
 def examples_screen(followed: FollowedRun) -> Screen:

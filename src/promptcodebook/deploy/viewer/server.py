@@ -19,10 +19,10 @@ from aiohttp import web
 
 from promptcodebook.deploy.http.admission import names_this_machine
 from promptcodebook.deploy.viewer import following
+from promptcodebook.deploy.viewer.grid import GridFilter, grid_screen
 from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
 from promptcodebook.deploy.viewer.screens import (
     Screen,
-    codebook_screen,
     example_screen,
     examples_screen,
     missing,
@@ -148,7 +148,7 @@ def _news(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer
 
 _RUN_SCREENS: Mapping[str, _OfRun] = {
     "/run/{run}": lambda run, _: run_screen(run),
-    "/run/{run}/codebook": lambda run, _: codebook_screen(run),
+    "/run/{run}/grid": lambda run, r: grid_screen(run, GridFilter.of(r.query)),
     "/run/{run}/examples": lambda run, _: examples_screen(run),
     "/run/{run}/example/{name}": lambda run, r: example_screen(run, r.match_info["name"]),
     "/run/{run}/example/{name}/{at}": lambda run, r: example_screen(

@@ -73,6 +73,11 @@ document.addEventListener("input", (event) => {
   if (event.target.id === "filter") filter();
 });
 
+// A choice is shown at once; without a script the form has a button.
+document.addEventListener("change", (event) => {
+  if (event.target.matches("#main form select")) event.target.form.requestSubmit();
+});
+
 function say(words) {
   const status = document.getElementById("status");
   if (status) status.textContent = words;
