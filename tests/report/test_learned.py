@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.policy.references import kept_state
+from promptcodebook.report.context import Context
 from promptcodebook.report.learned import LearnedSection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.verdict import JudgedSection
@@ -89,12 +90,12 @@ def test_an_instinct_shows_who_gets_it_what_it_earns_and_where_it_came_from(writ
     markup = section(store, LearnedSection, known)
     [card] = re.findall(r'<article class="instinct" id="instinct-0">.*?</article>', markup, re.S)
     text = flat(card)
-    assert "with it, n = 59, test, simulated; without it not measured" in text
-    assert "0.400 with the present prompt on the same inputs" in text
+    assert "0.712 with it, n = 59, test, simulated 0.400 with the present prompt" in text
     assert "60 of 60 test inputs Question 0? Question 1? Question 2?" in text
     assert "Question 3?" not in text and first[0].text in text
     others = flat(markup.partition("15 more instincts")[2])
     assert others.startswith("15 of them get no test input") and "words that lead" not in others
+    assert f"pco codebook effect {store.header.id} 0 measures" in others
 
 
 def test_the_diff_leads_from_the_first_text_to_the_deployed_one(write: Write) -> None:
@@ -131,3 +132,14 @@ def test_helped_and_hurt_are_the_greatest_gains_and_losses_side_by_side(write: W
         for i, a, b in [(0, 0, 1), (1, 0.2, 1), (2, 0.4, 1), (4, 1, 0), (5, 0.5, 0.4)]
     ]
     assert "No test input earned less" not in markup
+
+
+def test_an_input_is_called_by_what_is_its_own(write: Write) -> None:
+    """A template begins every input alike: titles leave that out, of a single input too few."""
+    begins = "A visitor of the museum wrote: "
+    context = Context.of(write(_RUN), {n: Example(n, f"{begins}{n}\nSo what?") for n in "abc"})
+    assert context.title_of("a") == "… a So what?" and context.title_of("none") == "none"
+    apart = replace(context, examples={**context.examples, "d": Example("d", "Another one.")})
+    assert apart.title_of("a") == f"{begins}a So what?"
+    alone = replace(context, examples={"a": Example("a", begins * 9)})
+    assert alone.title_of("a").startswith(begins) and len(alone.title_of("a")) == 120

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +29,7 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Example
 
-_TITLE = 120  # characters of an input that call an example
+_TITLE, _OPENING = 120, 20  # characters of an input that call an example; fewest left out of it
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 _ENDED = {
     "finished": "finished",
@@ -92,9 +94,25 @@ class Context:
         return (self.examples[name].target or "") if name in self.examples else ""
 
     def title_of(self, name: str) -> str:
-        """What an example is called: the beginning of its input, or its id."""
-        text = " ".join(self.input_of(name).split()) or name
+        """What an example is called: the beginning of its input without what all inputs begin with,
+        or its id."""
+        given = self.input_of(name)
+        text = " ".join(given.removeprefix(self._opening).split()) or name
+        text = f"… {text}" if self._opening and given else text
         return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
+
+    @cached_property
+    def _opening(self) -> str:
+        """The words with which a template begins every input; '' where they are few."""
+        texts = [example.input for example in self.examples.values()]
+        if len(texts) < 2:
+            return ""
+        alike = takewhile(
+            lambda pair: pair[0] == pair[1], zip(min(texts), max(texts), strict=False)
+        )
+        shared = "".join(letter for letter, _ in alike)
+        words = shared[: shared.rfind(" ") + 1]
+        return words if len(words) >= _OPENING else ""
 
     def setting(self, key: str) -> Any:
         """A dotted key of the run's configuration; the default where the run does not have it. The

@@ -101,21 +101,28 @@ def test_all_screens_are_reached_by_keyboard(browser: Any, base: str, keys: dict
         assert heard.complaints == []
 
 
+def write_one(folder: Path) -> str:
+    """The address of a report on 60 test inputs."""
+    store, target = write_run(folder, ScriptedRun(steps=1, hostile="")), folder / "report.html"
+    write_report(store, target)
+    store.close()
+    return target.as_uri()
+
+
 @pytest.mark.parametrize("width", SIZES)
-def test_test_inputs_are_filtered_sorted_searched_and_labelled(
+def test_test_inputs_are_filtered_sorted_searched_and_kept(
     browser: Any, tmp_path: Path, width: int
 ) -> None:
-    store = write_run(tmp_path, ScriptedRun(steps=1, hostile=""))
-    store.close()
-    with view(tmp_path) as base, opened(browser, width, "light") as (page, heard):
-        page.goto(f"{base}/run/{store.header.id}")
+    with opened(browser, width, "light") as (page, heard):
+        page.goto(write_one(tmp_path))
         rows, seek = page.locator(".answers tbody tr:visible"), page.locator(".seek")
+        assert rows.count() == 0
+        page.get_by_text("What is still wrong").click()
         assert rows.count() == 60 and "wrong" in rows.first.inner_text()
         for kind, count in (("wrong", 18), ("worse", 0), ("better", 18), ("all", 60)):
             page.locator(f".only input[value={kind}]").check(force=True)
             assert rows.count() == count, kind
-        page.keyboard.press("/")
-        page.keyboard.type("test-4")
+        seek.fill("test-4")
         assert rows.count() == 11  # test-4 and test-40 to test-49
         page.locator(".only input[value=wrong]").check(force=True)
         assert rows.count() == 8
@@ -123,7 +130,6 @@ def test_test_inputs_are_filtered_sorted_searched_and_labelled(
             page.get_by_role("button", name="input").click()
             page.get_by_role("button", name="input").click()
             assert "test-49" in rows.first.inner_text()
-        assert seek.input_value() == "test-4"
         with page.expect_download() as saving:
             page.get_by_label("These test inputs as CSV").click()
         assert "test-49" in Path(saving.value.path()).read_text("utf-8")
@@ -131,20 +137,43 @@ def test_test_inputs_are_filtered_sorted_searched_and_labelled(
 
 
 def test_without_a_script_the_list_is_complete_and_filtered(browser: Any, tmp_path: Path) -> None:
-    store = write_run(tmp_path, ScriptedRun(steps=1, hostile=""))
-    store.close()
-    with view(tmp_path) as base:
-        context = browser.new_context(
-            java_script_enabled=False, viewport={"width": 1600, "height": 1000}
-        )
-        page = context.new_page()
-        page.goto(f"{base}/run/{store.header.id}")
-        rows = page.locator(".answers tbody tr")
-        assert rows.count() == 60 and not page.locator(".seek").is_visible()
-        page.get_by_text("worse than before").click()
-        assert [row.is_visible() for row in rows.all()[:3]] == [False] * 3
-        page.get_by_text("all 60").click()
-        context.close()
+    size = {"width": 1600, "height": 1000}
+    context = browser.new_context(java_script_enabled=False, viewport=size)
+    page = context.new_page()
+    page.goto(write_one(tmp_path))
+    page.get_by_text("What is still wrong").click()
+    rows = page.locator(".answers tbody tr")
+    assert rows.count() == 60 and not page.locator(".seek").is_visible()
+    page.get_by_text("worse than before").click()
+    assert [row.is_visible() for row in rows.all()[:3]] == [False] * 3
+    page.get_by_text("all 60").click()
+    context.close()
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_the_grid_is_filtered_and_opened_by_keyboard(
+    browser: Any, base: str, keys: dict[str, str], width: int
+) -> None:
+    with opened(browser, width, "dark") as (page, heard):
+        page.goto(f"{base}/run/{keys[REAL]}/grid")
+        rows, press = page.locator(".matrix tbody tr:visible"), page.keyboard.press
+        assert rows.count() == 60
+        press("/")
+        page.keyboard.type("test-4")
+        assert rows.count() == 11
+        with page.expect_navigation():
+            press("Enter")
+        assert rows.count() == 11 and "words=test-4" in page.url
+        press("Tab")
+        with page.expect_navigation():
+            page.get_by_label("Which results").select_option("wrong")
+        assert rows.count() == 8 and "only=wrong" in page.url
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        press("j")
+        with page.expect_navigation():
+            press("Enter")
+        assert re.search(r"/example/test-4\d?/test$", page.url)
+        assert heard.complaints == []
 
 
 def test_runs_are_sorted_and_filtered(browser: Any, tmp_path: Path) -> None:
