@@ -81,13 +81,29 @@ def test_lines_say_what_happened_in_order(clock: Clock) -> None:
         "Ctrl-C stops, `pco train --resume 20260131-x` resumes it",
         "[simulated] validation untrained: 0.250 (n = 1), best",
         "[simulated] step 1 of 20  reward 0.000  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
-        "  1 failed  57 s left",
+        "  1 failed",
         "[simulated] step 2 of 20  reward 0.050  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
-        "  2 failed  15 calls, 1.1k tokens  cost unknown  54 s left",
+        "  2 failed  15 calls, 1.1k tokens  cost unknown",
         "validating step 12: 0 of 8",
-        "validating step 12: 4 of 8, 2.0 s left",
+        "validating step 12: 4 of 8",
         "stopping: waiting for calls in flight",
     ]
+
+
+@pytest.mark.parametrize("before", [0, 7])
+def test_the_time_left_is_told_from_ten_answers_on(clock: Clock, before: int) -> None:
+    """The first answers wait for a model to be loaded: of a phase, and of training's steps."""
+    stream = io.StringIO()
+    lines = Lines(stream, clock)
+    lines(began(4))
+    for done in range(before, 25):
+        clock.now += 5.0
+        lines(Phase("judging learned", done, 400))
+        assert (" left" in stream.getvalue()) is (done >= before + 10), done
+    stream.truncate(0)
+    for index in range(9):
+        lines(StepDone(step(index, 4), 3.0))  # of two answers
+        assert (" left" in stream.getvalue()) is (index >= 4), index
 
 
 SCORED = types.Evaluation("x", "val", (types.Rollout("v", reward=0.5),))
@@ -206,7 +222,7 @@ def test_a_dumb_terminal_gets_lines(
             clock.now += 0.5
             count(None)
     assert read().splitlines() == [
-        "pco p.json: 12 of 40, about 14 s left",
+        "pco p.json: 12 of 40",
         "pco p.json: 32 of 40, about 4.0 s left",
     ]
 
@@ -214,7 +230,10 @@ def test_a_dumb_terminal_gets_lines(
 PARAMETERS = types.Parameters("", "", types.Codebook(()), "")
 LONG_RUN = [
     replace(BEGAN, steps=500, simulated=True),
-    StepDone(types.Step(11, 0, 0.1, (), (), PARAMETERS, (), (), ()), 50.0),
+    StepDone(
+        types.Step(11, 0, 0.1, (types.Trace(types.Rollout("a")),) * 10, (), PARAMETERS, (), (), ()),
+        50.0,
+    ),
     Spent({"executor": Usage(calls=12040)}, {}, Usage(calls=12), Limits(calls=50000)),
 ]
 

@@ -33,6 +33,8 @@ _REDRAW_S = 0.2
 _WIDTH = 79  # characters of a line where no terminal says how many fit
 _BAR = 12
 _PACE = 20  # The steps whose time says how long the others take.
+# Answers before a pace is known: the first may wait for a model to be loaded.
+ENOUGH_ANSWERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class RunView:
     """What a watcher knows of a run. Each event replaces it as a whole, so that another thread may
     read it at any time. Times are seconds of the watcher's clock; `reward` is the last batch's
     mean, `solved` the share of inputs solved by then where routes are learned from outcomes,
-    `counts` how often each instinct was selected."""
+    `counts` how often each instinct was selected, `answers` those of all steps so far."""
 
     run: Began | None = None
     simulated: bool = False
@@ -121,6 +123,7 @@ class RunView:
     solved: float | None = None
     counts: tuple[int, ...] = ()
     seconds: tuple[float, ...] = ()
+    answers: int = 0
     validation: float | None = None
     best: tuple[int, float] | None = None
     failed: int = 0
@@ -143,16 +146,17 @@ class RunView:
         return sum(self.usage.values(), self.lost)
 
     def training_left(self) -> float | None:
-        """Seconds that the remaining steps take at the recent pace, validations not counted."""
-        if self.run is None or not self.seconds:
+        """Seconds that the remaining steps take at the recent pace, validations not counted; None
+        before ten answers."""
+        if self.run is None or self.answers < ENOUGH_ANSWERS:
             return None
         pace = sum(self.seconds) / len(self.seconds)
         return pace * max(0, self.run.steps - self.step - 1)
 
     def phase_left(self, now: float) -> float | None:
-        """Seconds that the present phase still takes, None before its first unit is done."""
+        """Seconds that the present phase still takes, None before its first ten are done."""
         phase = self.phase
-        if phase is None or phase.done <= self.phase_first:
+        if phase is None or phase.done < self.phase_first + ENOUGH_ANSWERS:
             return None
         pace = (now - self.phase_began) / (phase.done - self.phase_first)
         return pace * (phase.total - phase.done)
@@ -177,6 +181,7 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
                 solved=None if step.ranking is None else solved,
                 counts=step.selected,
                 seconds=(*view.seconds, seconds)[-_PACE:],
+                answers=view.answers + len(step.traces),
                 failed=view.failed + broken,
                 phase=None,
             )

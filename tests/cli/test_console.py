@@ -51,7 +51,16 @@ def test_progress_says_that_a_model_is_simulated(
 # Every command that prints a table, on a screen of 80 columns: no line is wider.
 
 # Lines that are there to be copied, commands and paths, are never broken up.
-TO_COPY = ("next: ", "      pco ", "  pco ", "report: ", "policy: ", "command  ", "wrote ")
+TO_COPY = (
+    "next: ",
+    "      pco ",
+    "  pco ",
+    "report: ",
+    "  file  ",
+    "  type  ",
+    "command  ",
+    "wrote ",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -121,24 +122,28 @@ def test_the_verdict_has_a_row_for_each_prompt_and_fits_80_columns(folder: Path)
     with closing(RunStore.open(path)) as store:
         conclusion = store.outline().conclusion
     assert conclusion is not None
-    head, _, tables = result.out.partition("test split, n = ")
-    assert head.startswith("Undecided: the learned policy (simulated)\n  gain  ")
-    assert conclusion.text in " ".join(head.split()) and "Add test inputs: a verdict takes" in head
-    assert f"  type  pco report {path.name}" in head
+    title = "Undecided: the learned policy (simulated)\n"
+    tables, found, closing_block = result.out.partition(title)
+    assert found and conclusion.text in " ".join(tables.split())
+    names = [line[2:6] for line in closing_block.splitlines() if line[2:3].strip()]
+    assert names == ["gain", "cost", "next", "run ", "file", "type"]
+    assert "Add test inputs: a verdict takes" in closing_block
+    assert f"  file  runs/{path.name}/policy.json\n" in closing_block
+    assert closing_block.endswith(f"\n  type  pco report {path.name}\n")
+    assert len(re.findall(r"\bpco [a-z]", result.out)) == 1, "one next step"
     shown = pco("runs", "show", path.name, cwd=folder).out
-    assert head.strip() in shown
+    assert closing_block.partition("  run ")[0] in shown
     told = pco("runs", "show", path.name, "--json", cwd=folder).json["headline"]
     assert told["decision"] == "Undecided" and told["lines"]["type"] == f"pco report {path.name}"
+    assert tables.startswith("test split, n = ")
     scores, _, below = tables.partition("per query:")
-    prices, _, rest = below.strip().partition("\n\n")
+    prices, _, _ = below.strip().partition("\n\n")
     for row in conclusion.rows:
         [score] = [line for line in scores.splitlines() if line.split()[:1] == [row["name"]]]
         [price] = [line for line in prices.splitlines() if line.split()[:1] == [row["name"]]]
         assert f"{row['score']['mean']:.3f}" in score and f"{row['calls_per_query']:.1f}" in price
     assert all(len(line) <= 80 for line in (scores + prices).splitlines())
     assert "gain 95 %" in scores
-    assert f"policy: runs/{path.name}/policy.json" in rest
-    assert f"pco report {path.name}" in rest
 
 
 def test_a_budget_that_is_reached_says_how_to_go_on(folder: Path) -> None:
@@ -146,7 +151,7 @@ def test_a_budget_that_is_reached_says_how_to_go_on(folder: Path) -> None:
     assert result.code == 3
     assert "pco: stopped: " in result.err and "pco train --resume" in result.err
     assert "No verdict: the budget is reached" in result.out
-    assert "policy:" in result.out  # of the best state so far
+    assert "  file  runs/" in result.out and "  type " not in result.out  # of the best state so far
 
 
 def test_a_run_that_fails_says_what_is_missing_and_keeps_its_policy(folder: Path) -> None:
@@ -156,12 +161,11 @@ def test_a_run_that_fails_says_what_is_missing_and_keeps_its_policy(folder: Path
     result = pco("train", *QUICK, *down, cwd=folder)
     assert result.code == 1, result.err
     assert "pco train --resume" in result.err
-    assert "pco explain" not in result.out  # it would ask the same models
-    assert "next: pco report" in result.out
+    assert "  type " not in result.out and "pco " not in result.out  # the error has the next step
     out = " ".join(result.out.split())
     assert "No verdict: the run failed after 0 updates (TooManyFailures)." in out
     [path] = (folder / "runs").iterdir()
-    assert f"policy: runs/{path.name}/policy.json" in out and (path / "policy.json").is_file()
+    assert f"file runs/{path.name}/policy.json" in out and (path / "policy.json").is_file()
     again = pco("train", *QUICK, *down, "--json", cwd=folder)
     assert again.code == 1 and again.json["error"] == "TooManyFailures", "one document"
     assert again.json["hint"] and again.json["ended"] == "failed" and again.json["policy"]

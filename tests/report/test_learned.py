@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.policy.references import kept_state
-from promptcodebook.report.context import Context
+from promptcodebook.report.context import Context, facts
 from promptcodebook.report.learned import LearnedSection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.verdict import JudgedSection
@@ -143,3 +143,14 @@ def test_an_input_is_called_by_what_is_its_own(write: Write) -> None:
     assert apart.title_of("a") == f"{begins}a So what?"
     alone = replace(context, examples={"a": Example("a", begins * 9)})
     assert alone.title_of("a").startswith(begins) and len(alone.title_of("a")) == 120
+
+
+@pytest.mark.parametrize("metered", [True, False])
+def test_a_run_from_the_cache_claims_no_calls_past_the_meter(write: Write, metered: bool) -> None:
+    store = write()
+    for event in events_of(_RUN):
+        if isinstance(event, Concluded):
+            event = replace(event, rows=tuple({**row, "metered": metered} for row in event.rows))
+        store.append(event)
+    spent = dict(facts(Context.of(store, {})))["spent"]
+    assert str(spent).startswith("0 calls") and ("not metered" in str(spent)) is not metered

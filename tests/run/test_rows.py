@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -413,6 +414,7 @@ def test_the_verdict_s_recorded_replies_are_not_asked_for_again(tmp_path: Path) 
     assert "recorded replies" in compared._repr_html_()
     run.explain(DATA.test[0])
     assert len(lm.history) == asked
+    assert "metered" not in replace(run, usage={}).bill, "as where the cache had every reply"
     # An object that is handed over by name may be any model.
     by_name = pco.evaluate(run.id, DATA, reward, lm, runs_dir=tmp_path)
     again = pco.evaluate(run, again=True)
@@ -430,6 +432,7 @@ def test_calls_past_the_meter_are_not_metered_and_never_0(tmp_path: Path) -> Non
     config = {"init": {"kind": "expert"}}
     run = learn_fickle(tmp_path, fickle(), executor=aside, config=config)
     assert not any(row.metered for row in run.rows.values())
+    assert run.bill.endswith("and the program's own calls, which are not metered")
     assert "over your program as it is" in run.verdict
     assert "with 2 calls per query beside the program's own, which are not metered" in run.verdict
     assert "instead of 0" not in run.verdict and "against 0" not in run.verdict

@@ -114,8 +114,8 @@ def report(
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """The verdict, what is still wrong, curves, codebook and examples, in one file that needs no
-    network."""
+    """The verdict, what was learned, where it helped and hurt, and curves, in one file that needs
+    no network."""
     from promptcodebook.report.page import write_report  # a list of runs does without templates
 
     path = run_behind(runs_dir(), ref)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Plain, note, options, show, wrap_text
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.errors import PcoError
-from promptcodebook.optimizers.fixed import UNTRAINED
-from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
 from promptcodebook.policy.references import POLICY, require_trust
 from promptcodebook.progress import watch_run
 from promptcodebook.run.opening import Where, file_digest, open_run
 from promptcodebook.run.optimize import Run, finish
 from promptcodebook.run.slices import as_trees
+from promptcodebook.run.verdict import Headline
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 
@@ -92,37 +90,25 @@ def _stored_settings(
 
 
 def _verdict_text(run: Run) -> str:
+    """The figures, then one block: the decision, its levels and price, what was spent, and the one
+    thing to type next."""
+    made, typed, policy = run.conclusion, run_reference(run.path), run.path / POLICY
     lines: list[str] = []
-    if run.conclusion is not None:
-        lines += [command.headline_text(run.conclusion.headline(run_reference(run.path))), ""]
-    if run.verdict:
-        lines += [wrap_text(run.verdict, ""), ""]
-    if run.conclusion is not None and (rows := run.conclusion.rows):
-        tables = command.verdict_text(run.conclusion.table)
-        lines += [f"test split, n = {rows[0].score.n}:", "", tables]
-        lines.append(command.slices_text(run.conclusion.slices))
+    if made is not None and made.rows:
+        lines += [f"test split, n = {made.rows[0].score.n}:", ""]
+        lines += [command.verdict_text(made.table), command.slices_text(made.slices)]
+    lines += [wrap_text(run.verdict, ""), ""] if run.verdict else []
+    head = made.headline(typed) if made else Headline("Undecided", "there is no verdict", {})
+    facts = dict(head.lines)
+    typed = facts.pop("type", f"pco report {typed}")
     # All that was paid or lost, beside the limits of the budget: '372 of 400 calls'.
-    lines.append(f"run {run.id}: {run.bill}")
-    if run.lost.calls:
-        lines.append(f"  of it {lost_text(run.lost)}")
-    return "\n".join([*lines, *_next(run)])
-
-
-def _next(run: Run) -> Iterator[str]:
-    typed, policy = run_reference(run.path), run.path / POLICY
-    report = f"pco report {typed}"
-    rows = run.conclusion.rows if run.conclusion is not None else ()
+    lost = f", of it {lost_text(run.lost)}" if run.lost.calls else ""
+    facts["run"] = f"{run.id}: {run.bill}{lost}"
     if policy.is_file():
-        yield f"policy: {policy}"
-        asking = f'pco explain {typed} "an input"'
-        if run.deploy in (PRESENT, CONCAT, *MEASURED):
-            asking = f"pco prompt {typed} --row {shell(run.deploy)}"
-        elif run.deploy == UNTRAINED:
-            asking = f'pco prompt {typed} --row {UNTRAINED} "an input"'
-        # After a failure it would ask models of which one has just failed.
-        yield f"next: {report}" if run.ended == "failed" else f"next: {asking}\n      {report}"
-    elif rows:
-        yield f"next: pco prompt {typed} --row {shell(run.deploy or rows[-1].name)}\n      {report}"
+        facts["file"] = str(policy)
+    if run.stop is None and run.ended != "failed":  # else its error says what to type
+        facts["type"] = typed
+    return "\n".join([*lines, command.headline_text(replace(head, lines=facts))])
 
 
 def verdict_json(run: Run) -> dict[str, Any]:

@@ -138,6 +138,12 @@ class Context:
         return sum(self.usage.values(), self.lost)
 
     @property
+    def past_meter(self) -> bool:
+        """Whether the judged program asked models by itself, which nothing counted."""
+        rows = self.state.conclusion.rows if self.state.conclusion else ()
+        return not all(row.get("metered", True) for row in rows)
+
+    @property
     def limits(self) -> Limits:
         return Limits(*(self.setting(f"budget.{name}") for name in ("calls", "tokens", "usd")))
 
@@ -255,7 +261,6 @@ def facts(context: Context) -> list[tuple[str, str | int]]:
     budget = [] if limits.calls is None else [f"{limits.calls:,} calls"]
     budget += [] if limits.tokens is None else [f"{count_text(limits.tokens)} tokens"]
     budget += [] if limits.usd is None else [money(limits.usd)]
-    past = bool(state.tests) and "executor" not in context.usage
     lost = f" (of it {lost_text(context.lost)})" if context.lost.calls else ""
     try:
         started = f"{datetime.fromisoformat(header.created):%Y-%m-%d %H:%M %Z}".strip()
@@ -277,7 +282,7 @@ def facts(context: Context) -> list[tuple[str, str | int]]:
         ("best validation", f"{score} at {step_name(best.step)}" if best else "none"),
         ("deployed", state_name(context.deployed_as.step) if deployed else "nothing"),
         ("budget", ", ".join(budget) or "no limit"),
-        ("spent", ", ".join(spent_parts(context.spent, limits, past=past)) + lost),
+        ("spent", ", ".join(spent_parts(context.spent, limits, past=context.past_meter)) + lost),
         ("started", started),
         ("ran for", f"{duration(context.elapsed_s)}{sessions}"),
         ("ended", ended),

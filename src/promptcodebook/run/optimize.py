@@ -138,7 +138,7 @@ class Run:
     @property
     def bill(self) -> str:
         """What it spent, in words."""
-        past = bool(self.rows) and "executor" not in self.usage
+        past = not all(row.metered for row in self.rows.values())
         return ", ".join(spent_parts(self.spent, self.budget.limits, past=past))
 
     @property

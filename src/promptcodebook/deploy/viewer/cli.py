@@ -21,7 +21,7 @@ def view(
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Browse runs in the browser, updated live: verdicts, what is still wrong, curves.
+    """Browse runs in the browser, updated live: what was learned, and prompts by inputs.
 
     The first line on stdout is the address. It is reached from this machine only (from another
     one: ssh -L 8642:localhost:8642). It asks no model, writes nothing and stops no run.

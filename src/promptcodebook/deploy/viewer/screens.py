@@ -12,6 +12,7 @@ from markupsafe import Markup
 from promptcodebook.base.text import printable, shell
 from promptcodebook.base.units import duration, plural
 from promptcodebook.deploy.viewer.following import FollowedRun, Look
+from promptcodebook.progress import ENOUGH_ANSWERS
 from promptcodebook.report import learned, page, training, verdict
 from promptcodebook.report.context import Context, facts, render_sections
 from promptcodebook.report.pages import address, render
@@ -89,7 +90,8 @@ def time_left(context: Context) -> str:
         return ""
     if context.state.tests or context.state.ended:
         return f"Training is done; {plural(len(context.state.tests), 'row')} judged so far."
-    if not done or planned is None:
+    answers = done * int(context.setting("update.batch_size"))
+    if planned is None or answers < ENOUGH_ANSWERS:
         return "It has just begun." if not done else f"{plural(done, 'step')} done."
     rest = duration(context.elapsed_s / done * max(0, planned - done))
     return f"Step {done:,} of {planned:,}: about {rest} of training left, then the verdict."
