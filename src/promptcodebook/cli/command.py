@@ -428,10 +428,16 @@ def _fitted(cell: str, width: int, side: str) -> list[str]:
     return [r + t if side == "right" else t + r for r, t in zip(room, lines, strict=True)]
 
 
+COPIED = ("file", "type")  # lines of a headline that are there to be copied
+
+
 def headline_text(headline: Headline) -> str:
-    """The decision, and below it what it gains and costs, and what to do next."""
+    """The decision, and below it what it gains and costs, and what to do next. A command is never
+    broken."""
     lines = [wrap_text(headline.title, "")]
-    return "\n".join([*lines, *(wrap_text(v, f"  {k:<6}") for k, v in headline.lines.items())])
+    for name, text in headline.lines.items():
+        lines.append(f"  {name:<6}{text}" if name in COPIED else wrap_text(text, f"  {name:<6}"))
+    return "\n".join(lines)
 
 
 def verdict_text(table: VerdictTable, per: str = "per query:") -> str:
