@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,6 +182,25 @@ def test_an_input_of_words_that_the_router_never_saw_is_told_so(
     assert made[0]["route"]["indices"] == made[1]["route"]["indices"]
     assert "never saw its words" in pco("explain", "last", foreign[0], *NO_MODEL, cwd=routed).out
     assert "never saw" not in pco("explain", "last", QUERY, *NO_MODEL, cwd=routed).out
+
+
+@pytest.mark.parametrize(("text", "unlike"), [
+    ("Wo finde ich eigentlich mein verschwundenes Paket?", True),
+    ("zxqv 999 wvut", True),
+    ("How many mugs are left when a shop starts with 90 and sells 12?", False),
+    ("Classify this message with one label, billing or account: I paid twice.", False),
+])  # fmt: skip
+def test_an_encoder_s_input_that_is_unlike_all_training_inputs_is_marked(
+    trained: Path, run_id: str, text: str, unlike: bool
+) -> None:
+    remark = "input  (unlike all training inputs: nothing was learned about its words)"
+    result = pco("explain", run_id, text, cwd=trained)
+    assert result.code == 0 and result.out.startswith(remark) is unlike, result.out
+    assert pco("explain", run_id, text, "--json", cwd=trained).json["unlike"] is unlike
+    file = f"runs/{run_id}/policy.json"
+    shutil.copy(trained / file, trained / "alone.json")  # no data are known of it
+    alone = pco("explain", "alone.json", text, "--lm", "simulated", cwd=trained)
+    assert alone.out.startswith("input\n"), alone.err
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ encoder, `pco explain` says why, and `pco prompt` prints the prompt alone."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, first_policy, rewards_of, stored_dataset
+from promptcodebook.routing.ranking import Vocabulary
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.slices import require_slices, worse_in
@@ -237,8 +238,8 @@ def explain(
     """The route and the encoder's reasons, and the prompt, each piece with the instinct it is from.
 
     What became of a run's own example in training, `pco view` shows. Each chosen instinct has its
-    measured reward. A learned router has scores, which rank instincts and are no rewards; where it
-    never saw an input's words, that is said, with the route for such inputs. Of a request that `pco
+    measured reward. A learned router has scores, which rank instincts and are no rewards. An input
+    that is unlike all training inputs is marked. Of a request that `pco
     serve` answered it shows what that was prompted with; no model is asked."""
     if text is None:
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
@@ -251,16 +252,19 @@ def explain(
     ledger = Ledger()
     with _deployed(ref, reference, typed, ledger) as policy:
         typed_in = policy.example_of(_columns(given, reference.file.input))
-        example = _known_example(reference, typed_in.input)
+        data = _stored_data(reference)
+        example = _known_example(data, typed_in.input)
         made = policy.explain(example or typed_in)
         texts = policy.codebook.texts
     needed = reference.file.router is None or reference.file.compose == "generator"
     asked = "from the run's recorded replies" if needed else "no model was asked"
     asked = "a model was asked" if ledger.total.calls else asked
     measured = rewards_of(runs_dir(), ref, reference.file)
-    parts = [*_explained(made, texts, measured), asked]
+    known = [e.input for e in data.get("train", ()) if reference.file.router is None]
+    unlike = bool(known) and Vocabulary.of(known).unlike(made.input)
+    parts = [*_explained(made, texts, measured, unlike=unlike), asked]
     rewards = {k: asdict(measured[k]) for k in made.route.indices}
-    tree = _explained_json(made) | {"rewards": rewards, "replies": asked}
+    tree = _explained_json(made) | {"rewards": rewards, "replies": asked, "unlike": unlike}
     show(lambda: tree, lambda: "\n\n".join(parts), as_json=as_json)
 
 
@@ -284,15 +288,20 @@ def _read_input(text: str) -> str:
     return given.rstrip("\n")
 
 
-def _known_example(reference: Reference, given: str) -> Example | None:
-    """The run's example of that input or id, where its data are here and may be looked through."""
+def _stored_data(reference: Reference) -> Mapping[str, Sequence[Example]]:
+    """The splits of the run's data, where these are here and may be looked through; else none."""
     header = reference.header
     if header is None or header.private or not reference.trusted:
-        return None
+        return {}
     try:
-        examples = [e for _, split in stored_dataset(header).items() for e in split]
+        return dict(stored_dataset(header).items())
     except PcoError:
-        return None
+        return {}
+
+
+def _known_example(data: Mapping[str, Sequence[Example]], given: str) -> Example | None:
+    """The example of that input or id."""
+    examples = [e for split in data.values() for e in split]
     by_input = [e for e in examples if e.input == given]
     return next(iter(by_input or [e for e in examples if e.id == given]), None)
 
@@ -315,10 +324,11 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
 
 
 def _explained(
-    made: Explanation, texts: Sequence[str], measured: Sequence[InstinctReward]
+    made: Explanation, texts: Sequence[str], measured: Sequence[InstinctReward], *, unlike: bool
 ) -> Iterator[str]:
     route, spans = made.route, made.spans
-    yield f"input\n{wrap_text(made.input)}"
+    remark = "  (unlike all training inputs: nothing was learned about its words)" if unlike else ""
+    yield f"input{remark}\n{wrap_text(made.input)}"
     if route.constraints:
         yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
     doubt = "  (the encoder was asked twice)" if route.repaired else ""

@@ -109,6 +109,18 @@ class Vocabulary:
         spread = tuple(float(f"{math.sqrt(variance):.5g}") for variance in variances)
         return replace(self, center=center, spread=spread, words=words)
 
+    @property
+    def usual(self) -> list[float]:
+        """ln of how much likelier than a bucket of its half each one is in a training input."""
+        shares = [math.exp(1 - rarity) for rarity in self.rarity]
+        halves = [math.log(math.fsum(half) / _HALF) for half in (shares[:_HALF], shares[_HALF:])]
+        return [1 - rarity - halves[at >= _HALF] for at, rarity in enumerate(self.rarity)]
+
+    def unlike(self, text: str) -> bool:
+        """Whether both its words and its runs of letters are likelier in a text of any other kind
+        than in a training input."""
+        return _foreign(self.usual, self.spelled(text))
+
     def features(self, text: str, vector: Sequence[float] = ()) -> Features:
         """φ of a text, with its embedding where that counts. Raises PolicyError when the embedding
         is another model's."""
@@ -148,6 +160,13 @@ class Vocabulary:
         return features
 
 
+def _foreign(seen: Sequence[float], features: Features) -> bool:
+    """Whether words and letters both speak against a text's being like a training input."""
+    words = math.fsum(seen[bucket] for bucket in features if bucket < _HALF)
+    letters = math.fsum(seen[bucket] for bucket in features if bucket >= _HALF)
+    return max(words, letters) < -_ROUNDED
+
+
 def chosen(marginal: Sequence[float], more: float, select: int, least: int = 0) -> tuple[int, ...]:
     """The set of `least` to `select` instincts that promises most, sorted; of equals the fewest."""
     order = sorted(range(len(marginal)), key=lambda k: (-marginal[k], k))[:select]
@@ -165,15 +184,10 @@ class Ranker:
     def __init__(self, ranking: Ranking, instincts: Sequence[str]) -> None:
         self._ranking, r = ranking, ranking
         self.vocabulary = Vocabulary(r.rarity, r.center, r.spread, r.words)
-        # ln of how much likelier than a bucket of its half each one is in a training input; 0 of
-        # what training never saw and feedback alone has taught (`pco learn`).
-        shares, never = [math.exp(1 - rarity) for rarity in r.rarity], max(r.rarity)
-        usual = [math.log(math.fsum(half) / _HALF) for half in (shares[:_HALF], shares[_HALF:])]
-        rows = enumerate(zip(r.rarity, zip(*r.weights, strict=True), strict=False))
-        self._seen = [
-            0.0 if rarity == never and any(taught) else 1 - rarity - usual[bucket >= _HALF]
-            for bucket, (rarity, taught) in rows
-        ]
+        # 0 of what training never saw and feedback alone has taught (`pco learn`).
+        never, taught = max(r.rarity), map(any, zip(*r.weights, strict=True))
+        rows = zip(r.rarity, self.vocabulary.usual, taught, strict=False)
+        self._seen = [0.0 if rarity == never and own else usual for rarity, usual, own in rows]
         # By bucket, which instincts' texts fall into it: an input touches few of them.
         self._alike: dict[int, list[tuple[int, float]]] = {}
         for k, text in enumerate(instincts):
@@ -189,9 +203,7 @@ class Ranker:
         of any other kind than in a training input. An embedding reads words that are new."""
         if self._ranking.center:
             return features
-        words = math.fsum(self._seen[bucket] for bucket in features if bucket < _HALF)
-        letters = math.fsum(self._seen[bucket] for bucket in features if bucket >= _HALF)
-        return {} if max(words, letters) < -_ROUNDED else features
+        return {} if _foreign(self._seen, features) else features
 
     def of(self, features: Features) -> Expected:
         """The same, for an input whose features are known."""
