@@ -90,7 +90,7 @@ def test_an_instinct_shows_who_gets_it_what_it_earns_and_where_it_came_from(writ
     markup = section(store, LearnedSection, known)
     [card] = re.findall(r'<article class="instinct" id="instinct-0">.*?</article>', markup, re.S)
     text = flat(card)
-    assert "0.712 with it, n = 59, test, simulated 0.400 with the present prompt" in text
+    assert "0.712 with it, n = 59, test, simulated 0.407 with the present prompt" in text
     assert "60 of 60 test inputs Question 0? Question 1? Question 2?" in text
     assert "Question 3?" not in text and first[0].text in text
     others = flat(markup.partition("15 more instincts")[2])

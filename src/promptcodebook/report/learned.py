@@ -91,9 +91,9 @@ class _Biography:
 
 @dataclass(frozen=True, slots=True)
 class LearnedInstinct:
-    """An instinct at work: the test `inputs` that get it, by example id, those first that get few
-    others; the mean reward of the present prompt on them; the `words` that lead the router to
-    it."""
+    """An instinct at work: the test `inputs` that get it, by example id, first one of each group and
+    those that get few others; the mean reward of the present prompt on them; the `words` that lead
+    the router to it."""
 
     index: int
     reward: InstinctReward
@@ -176,24 +176,25 @@ class LearnedSection(ReportSection):
         rewards = instinct_rewards(
             context.path, context.header, digest, texts, self._tests.values()
         )
-        learned, present = self._tests.get(LEARNED), self._tests.get(PRESENT)
         ranking = context.deployed.statistics.ranking if context.deployed else None
         words: Sequence[Sequence[str]] = [()] * len(texts)
         if ranking is not None:
             words = leading_words(ranking, texts, [e.input for e in context.examples.values()])
-        before: Mapping[str, float] = {}
-        if present is not None:
-            names = (rollout.example_id for rollout in present.rollouts)
-            before = dict(zip(names, present.rewards, strict=True))
+        learned, present = self._tests.get(LEARNED), self._tests.get(PRESENT)
+        before = {r.example_id: r.reward for r in present.rollouts} if present else {}
+        names = [r.example_id for r in learned.rollouts] if learned else []
+        groups = dict(zip(names, (learned.groups if learned else ()) or names, strict=True))
         made = list[LearnedInstinct]()
         for k, reward in enumerate(rewards):
-            routes = [(r.route, r.example_id) for r in learned.rollouts] if learned else []
-            held = [(len(z.indices), name) for z, name in routes if z and k in z.indices]
-            inputs = tuple(name for _, name in sorted(held, key=lambda each: each[0]))
-            known = [before[name] for name in inputs if name in before]
-            made.append(
-                LearnedInstinct(k, reward, inputs, fmean(known) if known else None, words[k])
-            )
+            rollouts = learned.rollouts if learned else ()
+            held = [(r.route.indices, r) for r in rollouts if r.route and k in r.route.indices]
+            held.sort(key=lambda each: len(each[0]))
+            firsts = {groups[r.example_id]: r.example_id for _, r in reversed(held)}.values()
+            inputs = sorted((r.example_id for _, r in held), key=lambda name: name not in firsts)
+            both = [before.get(r.example_id) for _, r in held if r.reward is not None]
+            known = [earned for earned in both if earned is not None]
+            present_mean = fmean(known) if known else None
+            made.append(LearnedInstinct(k, reward, tuple(inputs), present_mean, words[k]))
         return made
 
 
