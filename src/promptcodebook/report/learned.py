@@ -91,9 +91,9 @@ class _Biography:
 
 @dataclass(frozen=True, slots=True)
 class LearnedInstinct:
-    """An instinct at work: the test `inputs` that get it, by example id, first one of each group and
-    those that get few others; the mean reward of the present prompt on them; the `words` that lead
-    the router to it."""
+    """An instinct at work: the test `inputs` that get it, by example id, one of each group first,
+    then those that get few others; the mean reward of the present prompt on them; the `words` that
+    lead the router to it."""
 
     index: int
     reward: InstinctReward
