@@ -407,7 +407,7 @@ def test_the_page_shows_lengths_in_the_place_of_texts(write: Write) -> None:
     assert NAME not in page.text
     for text in ("Some answer", "missed a constraint", "The answer ignores", "too vague private"):
         assert text not in page.text
-    assert "(private: 26 characters)" in page.texts
+    assert "(private: 26 characters)" in page.texts and "The answers are left out" in page.text
 
 
 def test_a_failed_run_says_how_it_goes_on_and_not_what_the_error_said() -> None:
