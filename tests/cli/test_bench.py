@@ -171,6 +171,7 @@ def test_the_demo_says_which_model_it_is_and_shows_seven_rows_and_three_messages
     assert "24 held-out messages" in out
     assert out.count("route     ") == 3
     assert "report.html" in out and "simulated" not in table
+    assert out.endswith("next, with your own data and model: pco init mytask\n")
 
 
 def test_a_policy_that_does_not_win_is_not_said_to(

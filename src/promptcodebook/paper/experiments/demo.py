@@ -178,12 +178,12 @@ def _as_text(
     parts = [
         wrap_text(page["head"].format(n=rows[0].score.n if rows else 0), ""),
         verdict_text(table, page["figures"]),
-        *([headline_text(run.conclusion.headline(NAME))] if run.conclusion else []),
         wrap_text(run.verdict, ""),
         page["drawn"].format(n=len(samples)),
         *told,
         *([] if rewrite is None else _rewrite_lines(rewrite)),
-        page["rest"].format(report=report, name=NAME),
+        *([headline_text(run.conclusion.headline(NAME))] if run.conclusion else []),
+        page["rest"].format(report=report),
     ]
     return "\n\n".join(parts)
 

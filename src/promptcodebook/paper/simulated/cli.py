@@ -63,5 +63,5 @@ def demo(
     figures = verdict_text(table.only("reward", "gain", "calls", "tokens", "longest prompt"))
     verdict = wrap_text(run.verdict, "")
     n = rows[0].score.n
-    print(page["text"].format(n=n, figures=figures, verdict=verdict, report=report, run=run.id))
+    print(page["text"].format(n=n, figures=figures, verdict=verdict, report=report))
     return None
