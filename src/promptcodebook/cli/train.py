@@ -14,7 +14,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.base.paths import run_reference, runs_dir
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shell
-from promptcodebook.base.units import lost_text
+from promptcodebook.base.units import lost_text, plural
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Plain, note, options, show, wrap_text
 from promptcodebook.config import Config, load_typed, merge
@@ -103,7 +103,9 @@ def _verdict_text(run: Run) -> str:
     typed = facts.pop("type", f"pco report {typed}")
     # All that was paid or lost, beside the limits of the budget: '372 of 400 calls'.
     lost = f", of it {lost_text(run.lost)}" if run.lost.calls else ""
-    facts["run"] = f"{run.id}: {run.bill}{lost}"
+    hits = run.tallies.get("cache_hits", 0)
+    cached = f"; {plural(hits, 'reply', 'replies')} from the cache" if hits else ""
+    facts["run"] = f"{run.id}: {run.bill}{lost}{cached}"
     if policy.is_file():
         facts["file"] = str(policy)
     if run.stop is None and run.ended != "failed":  # else its error says what to type
