@@ -41,7 +41,7 @@ function filter() {
   const box = document.getElementById("filter");
   if (!box) return;
   const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
-  for (const row of document.querySelectorAll("#main tbody tr, #main .card, #main details.found")) {
+  for (const row of document.querySelectorAll("#main tbody tr")) {
     const text = row.textContent.toLowerCase();
     row.hidden = !words.every((word) => text.includes(word));
   }
