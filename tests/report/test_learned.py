@@ -95,7 +95,7 @@ def test_an_instinct_shows_who_gets_it_what_it_earns_and_where_it_came_from(writ
     assert "Question 3?" not in text and first[0].text in text
     others = flat(markup.partition("15 more instincts")[2])
     assert others.startswith("15 of them get no test input") and "words that lead" not in others
-    assert f"pco codebook effect {store.header.id} 0 measures" in others
+    assert f"pco registry effect {store.header.id} 0 measures" in others
 
 
 def test_the_diff_leads_from_the_first_text_to_the_deployed_one(write: Write) -> None:

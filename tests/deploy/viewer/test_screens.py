@@ -308,7 +308,7 @@ def test_a_card_shows_what_was_measured_of_its_own_instinct_or_what_measures_it(
     assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
     assert "0.750 with it, 0.650 without: +0.100 (95" in cards
     unused, judged = cards.count("no test input is routed to it"), cards.count(" with it, n = ")
-    assert f"pco codebook effect {run.name}" in cards and judged + unused == len(texts) - 1
+    assert f"pco registry effect {run.name}" in cards and judged + unused == len(texts) - 1
     # One that was measured on the test inputs counts before a later one on others.
     tested = {"split": "test", "data": context.header.fingerprints["test"]}
     keep(run, replace(own, **tested, difference=Interval(0.4, 0.2, 0.6, 2)))
