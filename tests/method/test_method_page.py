@@ -43,14 +43,14 @@ def test_what_the_page_names_exists(name: str):
 def test_every_decision_and_every_equation_of_the_paper_has_a_row():
     assert len(NAMED) > 100
     for number in range(1, 23):
-        (row,) = [line for line in section("Decisions") if line.startswith(f"| {number} | ")]
+        (row,) = [line for line in section("Decisions") if line.startswith(f"- **{number}** ")]
         assert "::test_" in row
     placed: set[int] = set()
     for line in section("Equations"):
-        for part in re.findall(r"\d+(?:–\d+)?", line.split(" | ")[0].removeprefix("| ")):
+        for part in re.findall(r"\d+(?:–\d+)?", line.split("** ")[0].removeprefix("- **")):
             first, _, last = part.partition("–")
             placed.update(range(int(first), int(last or first) + 1))
     assert placed >= set(range(1, 45))
     for equation, symbols in (("8", "D_ψ(H)"), ("9", "LLM_upd(v, g_v)")):
-        (row,) = [line for line in section("Equations") if line.startswith(f"| {equation} |")]
+        (row,) = [line for line in section("Equations") if line.startswith(f"- **{equation}** ")]
         assert symbols in row, "decisions 8 and 9 once stood there"
