@@ -21,35 +21,33 @@ _HEAD = """# Commands
 
 Written by `python docs/generate_cli.py` from each command's `--help`; a test keeps it up to date.
 
-Results go to stdout, progress and errors to stderr. `--json` gives the result as JSON, errors too.
+Results go to stdout, progress and errors to stderr. `--json` gives results and errors as JSON.
 Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 done, 1 failed,
 2 usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command line >
 `PCO_*` variables > `pco.toml` > preset.
 
-`pco --install-completion` completes commands and options in bash, zsh, fish or PowerShell;
+`pco --install-completion` completes commands and options in bash, zsh, fish or PowerShell.
 `pco --show-completion` prints the script (`_PCO_COMPLETE=source_zsh pco` prints another shell's).
 
-| variable | is |
-|---|---|
-| `PCO_LM`, `PCO_LM_ROLE` | the model of all roles, or of one (`PCO_LM_CRITIC`) |
-| `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET` | same as the options of those names |
-| `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT` | same as the settings of those names |
-| `PCO_API_KEY`, `OPENAI_API_KEY` | endpoint keys; put them nowhere else |
-| `PCO_RUNS`, `PCO_CACHE` | where runs and the reply cache are kept |
-| `PCO_REGISTRY` | the registry: a SQLite file |
-| `PCO_SERVE_KEY`, `PCO_REQUESTS` | the keys of `pco serve`'s callers; where it records requests |
-| `HF_ENDPOINT`, `PCO_GITHUB_RAW` | other hosts (mirrors) for `pco data fetch` |
-| `PCO_TRACEBACK` | 1 = show the traceback of an internal error |
+Variables:
+
+- `PCO_LM`, `PCO_LM_ROLE`: the model of all roles, or of one (`PCO_LM_CRITIC`)
+- `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET`: the options of those names
+- `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT`: the settings of those names
+- `PCO_API_KEY`, `OPENAI_API_KEY`: endpoint keys; put them nowhere else
+- `PCO_RUNS`, `PCO_CACHE`, `PCO_REGISTRY`: where runs, the reply cache and the registry are kept
+- `PCO_SERVE_KEY`, `PCO_REQUESTS`: the keys of `pco serve`'s callers; where it records requests
+- `HF_ENDPOINT`, `PCO_GITHUB_RAW`: mirrors for `pco data fetch`
+- `PCO_TRACEBACK`: 1 = show the traceback of an internal error
 """
 _SHARED = """## Shared options
 
-Every command takes `--help` and `--json` (the result as JSON). It names which of these it takes,
-where *training* and *policy* stand for:
+Every command takes `--help` and `--json`. It names which of the options below it shares, where
+*training* and *policy* stand for:
 
 {groups}
 
-A default is in brackets. `pco COMMAND --help` shows first what people type first, and explains
-the options that are only named here as *advanced*.
+A default is in brackets. `pco COMMAND --help` explains the *advanced* options.
 
 """
 _GROUPS = {
@@ -181,7 +179,8 @@ def page() -> str:
         often = _named(e for k, entries in takes[path].items() for e in entries if e not in own[k])
         rare = _named(own["Advanced:"])
         lines = [*_listed(own["Arguments:"] | own["Options:"])]
-        lines += [f"- Advanced: {rare}"] * bool(rare) + [f"- Shared: {often}"] * bool(often)
+        named = [f"Advanced: {rare}"] * bool(rare) + [f"Shared: {often}"] * bool(often)
+        lines += [f"- {'. '.join(named)}"] * bool(named)
         parts.append(f"{'#' * (2 + len(path))} pco {' '.join(path)}\n")
         parts += ["\n".join(line.strip() for line in each[""]), "\n".join(lines)]
     parts = [part.strip() for part in parts]

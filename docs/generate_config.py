@@ -15,9 +15,9 @@ _HEAD = """# Settings
 Written by `python docs/generate_config.py` from the settings' own docstrings; a test keeps it up to
 date. `pco config` prints the usual ones, `pco config --all` every one.
 
-Set a key in `pco.toml` or on the command line (`--set key=value`). In Python it is an argument of
-`pco.optimize` or part of its `config`. Command line > `PCO_*` variables > `pco.toml` > preset. In a
-file, a group is a table:
+Set a key in `pco.toml`, where a group is a table, or on the command line (`--set key=value`). In
+Python it is an argument of `pco.optimize` or part of its `config`. Command line > `PCO_*`
+variables > `pco.toml` > preset.
 
 ```toml
 task = "aime"
@@ -31,16 +31,17 @@ epochs = 30
 model = "openai/MODEL"
 ```
 
-A value of none means that the key is not set; `--set key=none` removes a value (but "none" is a
-choice of `encoder.mode` and `explore.policy`). An unknown key is an error that names the nearest
-known one. The defaults are those of the preset `default`; `--preset full` takes those of the
-whole method, `--preset paper` the paper's. `config/presets.toml` says where they differ and why.
+"none" means that the key is not set; `--set key=none` removes a value (but "none" is a choice of
+`encoder.mode` and `explore.policy`). The error for an unknown key names the nearest known one. The
+defaults are those of the preset `default`. `--preset full` has those of the whole method, `--preset
+paper` the paper's. `config/presets.toml` says where they differ and why.
 
-A line has a key with its default; in parentheses the paper's symbol, what it takes, and the unit.
+A line has a key with its default. In parentheses are the paper's symbol, the accepted values and
+the unit, unless the text names them.
 
 ## Usual settings
 
-Those of the `pco.toml` that `pco init` writes, in its order. All others follow below.
+`pco init` writes these into `pco.toml`, in this order. All others follow below.
 
 """
 _SYMBOLS = {
@@ -142,9 +143,15 @@ def _line(key: Key) -> str:
     kind = key.kind if default else f"{key.kind}, must be given"
     for pattern, short in _SHORT.items():
         kind = re.sub(pattern, short, kind)
-    of = ", ".join(filter(None, [_SYMBOLS.get(key.key, ""), kind, _UNITS.get(key.key, "")]))
+    symbol, unit = (names.get(key.key, "") for names in (_SYMBOLS, _UNITS))
+    of = ", ".join(filter(None, [_unsaid(symbol, key.text), kind, _unsaid(unit, key.text)]))
     beside = "" if default and of in _EVIDENT else f" ({of})"
     return f"- `{key.key}{default}`{beside}: {key.text}"
+
+
+def _unsaid(name: str, text: str) -> str:
+    """The symbol or unit, unless the text names it."""
+    return "" if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.I) else name
 
 
 if __name__ == "__main__":
