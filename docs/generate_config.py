@@ -143,6 +143,8 @@ def _line(key: Key) -> str:
     kind = key.kind if default else f"{key.kind}, must be given"
     for pattern, short in _SHORT.items():
         kind = re.sub(pattern, short, kind)
+    if re.fullmatch(r"[\d.]+", key.default or ""):
+        kind = re.sub(r"^(integer|number) (?=[≥>])", "", kind)
     symbol, unit = (names.get(key.key, "") for names in (_SYMBOLS, _UNITS))
     of = ", ".join(filter(None, [_unsaid(symbol, key.text), kind, _unsaid(unit, key.text)]))
     beside = "" if default and of in _EVIDENT else f" ({of})"

@@ -71,13 +71,13 @@ def _options(kind: str) -> Iterator[str]:
         yield f"- `{name}`: {text}"
     for field in () if kind in _OPTIONS else dataclasses.fields(_SHAPES[kind]):
         needed = field.default is dataclasses.MISSING
-        default = "needed" if needed else f"default `{_toml(field.default)}`"
-        yield f"- `{field.name}`: {str(field.type).replace('|', 'or')}, {default}"
+        if needed or field.default is None:
+            yield f"- `{field.name}` ({'needed' if needed else 'default: the reference'})"
+        else:
+            yield f"- `{field.name}={_toml(field.default)}`"
 
 
 def _toml(value: object) -> str:
-    if value is None:
-        return "the reference"
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
