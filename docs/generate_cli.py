@@ -19,7 +19,7 @@ from promptcodebook.cli import app as tree
 _WIDTH = "90"
 _HEAD = """# Commands
 
-Written by `python docs/generate_cli.py` from each command's `--help`; a test keeps it up to date.
+Written by `python docs/generate_cli.py` from each command's `--help`.
 
 Results go to stdout, progress and errors to stderr. `--json` gives results and errors as JSON.
 Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 done, 1 failed,

@@ -12,20 +12,15 @@ from promptcodebook.config.loading import Key, describe, describe_group
 
 _HEAD = """# Settings
 
-Written by `python docs/generate_config.py` from the settings' own docstrings; a test keeps it up to
-date. `pco config` prints the usual ones, `pco config --all` every one.
+Written by `python docs/generate_config.py` from the settings' docstrings. `pco config` prints the
+usual ones, `pco config --all` every one.
 
 Set a key in `pco.toml`, where a group is a table, or on the command line (`--set key=value`). In
 Python it is an argument of `pco.optimize` or part of its `config`. Command line > `PCO_*`
 variables > `pco.toml` > preset.
 
 ```toml
-task = "aime"
-lm = "http://localhost:8000/v1#Qwen/Qwen3-8B"
 size = 12
-
-[update]
-epochs = 30
 
 [roles.critic]
 model = "openai/MODEL"
@@ -120,7 +115,7 @@ _SHORT = {
     r" or none": "/none",
 }
 """How a kind is written here."""
-_EVIDENT = ("text", "integer", "true or false", "table")
+_EVIDENT = ("text", "integer", "true or false", "table", "list of texts", "list of numbers")
 """Kinds that a default shows."""
 
 
