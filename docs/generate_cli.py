@@ -139,6 +139,7 @@ def _listed(entries: dict[str, str]) -> list[str]:
             if "--" in typed
             else typed
         )
+        text = re.sub(r"^A run \(.*sha256:DIGITS\)\. Or ", "A `ref`, or ", text)
         for pattern, short in ((r" *\[required\]", ""), (r"\[default: ", "["), (r" +", " ")):
             text = re.sub(pattern, short, text)
         lines.append(f"- `{name}`: {text}".rstrip(": "))
