@@ -15,6 +15,7 @@ from promptcodebook.base.text import quote
 from promptcodebook.calls import LM, Chat, Reply, Request, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.data import Dataset, load_settings, sample
+from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import (
     ConfigError,
     DataError,
@@ -30,7 +31,7 @@ from promptcodebook.lm.stack import InProcessModels, Models, StackResources, loc
 from promptcodebook.method.acceptance import find_rule
 from promptcodebook.method.executor import Evaluator, Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
-from promptcodebook.method.policy import Composer, join_prompts
+from promptcodebook.method.policy import Composer, PresentPrompt
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import AgentProgram, SingleCall, make_program
@@ -85,10 +86,44 @@ class Plan:
         cannot be read."""
         return Earlier.read(self.config.init, self.sources.base)
 
+    @cached_property
+    def present(self) -> PresentPrompt:
+        """What the user has today: the fixed prompt, and the given one, else the task's."""
+        base, given = self.config.base_prompt, self.config.init.prompt
+        return self.with_columns(base, given) if given else PresentPrompt(base, self.task.zero_shot)
+
+    def with_columns(self, base: str, text: str) -> PresentPrompt:
+        """A prompt of the user's, in which columns of the data may be named."""
+        if hasattr(getattr(self.task.program, "function", None), "present"):
+            return PresentPrompt(base, text)  # an agent's is found in its requests, word for word
+        data, first = self.config.data, [e for _, part in self.dataset.items() for e in part[:1]]
+        names = {name for example in first for name in example.fields} | {"input"}
+        input = {data.input} & names or {*parse_input_template(data.input).columns}
+        return PresentPrompt(base, text, names - {data.target}, input)
+
     @property
     def present_prompt(self) -> str:
-        """What the user has today: the fixed prompt, and the given one, else the task's."""
-        return join_prompts(self.config.base_prompt, self.config.init.prompt or self.task.zero_shot)
+        """Its text, with the names of its columns."""
+        return self.present.template
+
+    @property
+    def seeding(self) -> Config:
+        """The configuration that the first codebook is made under. Raises ConfigError where the
+        user's prompt names a column that no row has."""
+        init, present = self.config.init, self.present
+        if not (init.prompt and present.names):
+            return self.config
+        unknown = [name for name in present.named if name not in present.names]
+        if unknown and init.kind == "from_prompt":
+            names, name = sorted(present.names), unknown[0]
+            target = name == self.config.data.target
+            why = "which is the reference" if target else "and the data have no such column"
+            raise ConfigError(
+                f"the prompt names {{{name}}}, {why}{did_you_mean(name, names)}",
+                hint=f"the columns are {', '.join(names)}; {{{{{name}}}}} means the braces as text",
+            )
+        bare = init.model_copy(update={"prompt": present.bare})
+        return self.config.model_copy(update={"init": bare})
 
     @property
     def tools(self) -> Sequence[str]:
@@ -145,7 +180,7 @@ class Plan:
         find_rule(self.config.update.accept)
         _ = self.prompt_stages
         if not begun:
-            check_seeds(self.task.seeds, self.earlier, self.templates, self.config)
+            check_seeds(self.task.seeds, self.earlier, self.templates, self.seeding)
         self.task.require()
         return self
 

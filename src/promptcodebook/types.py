@@ -159,10 +159,12 @@ class Prompt:
     """p: the composed system prompt.
 
     - `text`: the prompt; with `stages` all of them, each behind its name.
-    - `stages`: with `compose_per_stage` the prompt of each stage by its name ({})."""
+    - `stages`: with `compose_per_stage` the prompt of each stage by its name ({}).
+    - `holds_input`: whether the input is in it already, and is not sent after it (False)."""
 
     text: str
     stages: Mapping[str, str] = field(default_factory=dict[str, str])
+    holds_input: bool = False
 
     @classmethod
     def of_stages(cls, stages: Mapping[str, str]) -> Prompt:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from rich.cells import cell_len
@@ -29,7 +29,7 @@ from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.text import printable
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, merge
-from promptcodebook.config.loading import read_toml
+from promptcodebook.config.loading import read_prompt, read_toml, start_from_prompt
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.run.slices import Slice, shown_slices
@@ -65,10 +65,16 @@ SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 AgentCommand = Annotated[
     str | None, typer.Option("--agent", help="Command that starts your agent; it needs no changes.")
 ]
-PresentFiles = Annotated[
+PromptOption = Annotated[
     list[str] | None,
-    typer.Option("--present", help="With --agent: a FILE with its prompt, or STAGE=FILE for each."),
+    typer.Option(
+        "--prompt",
+        metavar="FILE|TEXT",
+        help="The prompt that you have, to beat and to start from; {column} is filled in. With "
+        "--agent also STAGE=FILE for each.",
+    ),
 ]
+PresentOption = Annotated[list[str] | None, typer.Option("--present", hidden=True)]
 Question = Annotated[
     str,
     typer.Option("--question", help="With --agent: its fixed question; each input replaces it."),
@@ -233,16 +239,29 @@ def gather_settings(
 ) -> tuple[Config, Path]:
     """The configuration and the folder its paths start from."""
     file, base = _toml_layer(config)
-    typed = merge(environment_layer(), flags, set_layer(sets or ()))
+    typed = merge(environment_layer(), start_from_prompt(file, flags), set_layer(sets or ()))
     return load_typed(file, typed=typed, where=str(toml_path(config))), base
 
 
-def agent_settings(agent: str | None, present: list[str] | None, question: str) -> dict[str, Any]:
-    """What `--agent`, `--present` and `--question` set. Raises ConfigError when they do not fit."""
-    if agent is None:
-        return {}
-    made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
-    return made(agent, present or (), question)
+def prompt_settings(
+    agent: str | None, prompts: Sequence[str] | None, question: str
+) -> dict[str, Any]:
+    """What `--agent`, `--prompt` and `--question` set. Raises ConfigError when they do not fit."""
+    if agent is not None:
+        made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
+        return made(agent, prompts or (), question)
+    if question:
+        needs("--question", "--agent", "--agent COMMAND")
+    if prompts and len(prompts) > 1:
+        raise ConfigError("--prompt is given twice", hint="one FILE or TEXT; several with --agent")
+    return {"init": {"prompt": read_prompt(prompts[0])}} if prompts else {}
+
+
+def needs(option: str, other: str, hint: str) -> NoReturn:
+    """Raises ConfigError for an option that has no effect without another."""
+    raise ConfigError(
+        f"{option} has no effect without {other}", hint=f"add {hint}, or leave it out"
+    )
 
 
 @dataclass(frozen=True)
@@ -258,13 +277,15 @@ class TrainOptions:
     seed: Seed = None
     sets: Sets = None
     agent: AgentCommand = None
-    present: PresentFiles = None
+    prompt: PromptOption = None
+    present: PresentOption = None
     question: Question = ""
 
     @property
     def flags(self) -> dict[str, Any]:
         more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
-        more |= agent_settings(self.agent, self.present, self.question)
+        prompts = [*(self.prompt or ()), *(self.present or ())]
+        more |= prompt_settings(self.agent, prompts, self.question)
         return flag_layer(self.task, self.data, lm=self.lm, **more)
 
     def gather(self) -> tuple[Config, Path]:

@@ -65,7 +65,8 @@ def init(
         None, help="With --from: whether the first line names columns."
     ),
     agent: command.AgentCommand = None,
-    present: command.PresentFiles = None,
+    prompt: command.PromptOption = None,
+    present: command.PresentOption = None,
     question: command.Question = "",
     lm: command.ModelOption = None,
     yes: command.Yes = False,
@@ -75,7 +76,7 @@ def init(
 
     With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it, with
     --agent one that trains your agent. No existing file is overwritten."""
-    own = command.agent_settings(agent, present, question)
+    own = command.prompt_settings(agent, [*(prompt or ()), *(present or ())], question)
     if own and file is None:
         raise ConfigError("--agent needs --from", hint="pco init --from FILE --agent COMMAND")
     if file is None:

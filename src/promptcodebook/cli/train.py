@@ -18,6 +18,7 @@ from promptcodebook.base.units import lost_text, plural
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Plain, note, options, show, wrap_text
 from promptcodebook.config import Config, load_typed, merge
+from promptcodebook.config.loading import start_from_prompt
 from promptcodebook.errors import PcoError
 from promptcodebook.policy.references import POLICY, require_trust
 from promptcodebook.progress import watch_run
@@ -76,7 +77,8 @@ def _stored_settings(
     with closing(RunStore.open(path)) as store:
         header, base = store.header, Path(store.header.base or ".")
     budget = {key: value for key, value in command.environment_layer().items() if key == "budget"}
-    typed = merge(budget, wanted.flags, command.set_layer(wanted.sets or []))
+    flags = start_from_prompt(header.settings, wanted.flags)
+    typed = merge(budget, flags, command.set_layer(wanted.sets or []))
     require_trust(header, typed, trusted=store.ours or trust, ref=run_reference(path))
     config = load_typed(header.settings, typed=typed, where=f"the run {path.name}")
     for file, mark in ((base / name, mark) for name, mark in header.files.items()):

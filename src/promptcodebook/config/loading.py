@@ -194,6 +194,34 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}", hint=f"edit {path}") from None
 
 
+_PROMPT_FILE = re.compile(r"[^\n]*(?:\.(?:txt|md|prompt|j2|jinja2?|tmpl)|[/\\][^\s]*)|\S*")
+
+
+def read_prompt(given: str | Path, name: str = "--prompt") -> str:
+    """A prompt of the user's: the text of the file of that name, or else `given` itself. Raises
+    ConfigError when the file cannot be read, or neither can be meant."""
+    hint = f'{name} FILE, or the text itself, of several words: {name} "Answer in one word."'
+    path = Path(given)
+    with suppress(OSError, ValueError):  # a text may be too long for a path
+        if path.is_file():
+            given = read_text(path)
+        elif path.is_dir() or _PROMPT_FILE.fullmatch(str(given)):
+            near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")])
+            what = "is a folder" if path.is_dir() else f"is no file{near}, and no prompt either"
+            raise ConfigError(f"{name}: {str(given)!r} {what}", hint=hint)
+    if not (text := str(given).strip()):
+        raise ConfigError(f"{name}: the prompt is empty", hint=hint)
+    return text
+
+
+def start_from_prompt(below: Mapping[str, Any], typed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was typed, with a prompt in it as what the first codebook is made from: unless the
+    settings `below` bring instincts, or each stage has a prompt of its own."""
+    own, init = _table(below, "init"), _table(typed, "init")
+    brings = own.get("instincts") or own.get("path") or typed.get("compose_per_stage")
+    return merge({"init": {"kind": "from_prompt"}}, typed) if init and not brings else typed
+
+
 def written(text: str, meant: Mapping[str, Any]) -> str:
     """The text of a pco.toml, which is read back before it is saved. Raises ConfigError unless it
     holds exactly the keys and values that were `meant`."""

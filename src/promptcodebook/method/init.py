@@ -187,6 +187,22 @@ def check_seeds(
         _fill(listed_instincts(config, seeds, earlier), templates, config)
 
 
+def likely_instincts(
+    config: Config, seeds: Sequence[str], earlier: Earlier, templates: TemplateSet
+) -> list[str]:
+    """The first codebook as far as no model writes it: in its place the sentences of the present
+    prompt and the general instincts. A codebook that they do not fill is shorter."""
+    init, general = config.init, [] if config.init.whole else _general(templates)
+    own = parts_of(init.prompt)
+    if init.kind not in ("random", "from_prompt"):
+        own = [instinct.text for instinct in listed_instincts(config, seeds, earlier)]
+    return list(dict.fromkeys((*own, *general)))[: max(len(own), config.size)]
+
+
+def _general(templates: TemplateSet) -> list[str]:
+    return templates.text("instincts").splitlines()
+
+
 def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
     """The first instincts where no model writes them: those in a file, the settings or the task, or
     the sentences of the present prompt. Raises ConfigError when that prompt has more than K
@@ -212,7 +228,7 @@ def _fill(
 ) -> tuple[tuple[Instinct, ...], list[int | None]]:
     """K different instincts, and the place in `given` of each (None = a general one). A repetition
     that is dropped leaves its `init.frozen` to the text that stays."""
-    general = [] if config.init.whole else templates.text("instincts").splitlines()
+    general = [] if config.init.whole else _general(templates)
     kept: dict[str, tuple[Instinct, int | None]] = {}
     for place, instinct in enumerate((*given, *map(Instinct, (*tools, *general)))):
         text = instinct.text.strip()

@@ -22,6 +22,7 @@ from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import fault_in_text, place_in, strip_wrapping
 from promptcodebook.calls import Message, Request, Schema, Usage, schema_of
+from promptcodebook.data.table import cell_text
 from promptcodebook.errors import ParseError, TruncatedReply
 from promptcodebook.lm.structured import (
     Ask,
@@ -133,6 +134,60 @@ class FixedPrompt:
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         return None, Prompt(self.text, self.stages), Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class PresentPrompt:
+    """What the user has today: `base`, and a `text` in which columns in braces, `{question}`, are
+    filled in for each input. `names` are the columns that may be, `input` those that make up the
+    input; `{{question}}` is one too, and `{{other}}` means the braces themselves."""
+
+    base: str
+    text: str
+    names: Set[str] = frozenset()
+    input: Set[str] = frozenset()
+
+    @property
+    def template(self) -> str:
+        """The whole of it, its columns not filled in."""
+        return join_prompts(self.base, self.text)
+
+    @property
+    def named(self) -> list[str]:
+        """The columns that it names, and every other name in single braces."""
+        places = [(place[1] or place[2], bool(place[2])) for place in _PLACE.finditer(self.text)]
+        return [name for name, single in places if single or name in self.names]
+
+    @property
+    def bare(self) -> str:
+        """The text as advice for any input: without the columns and what leads to them."""
+        advice, whole = self.text, self.text
+        for place in _PLACE.finditer(self.text):
+            if (name := place[1] or place[2]) in self.names:
+                mark, words = re.escape(place[0]), name.replace("_", " ")
+                # A line that only labels it goes; so does a colon that leads to it.
+                advice = re.sub(rf"(?m)^\W*(?:\w+\W+){{0,2}}{mark}\W*$\n?", "", advice)
+                advice = re.sub(rf"(?m):[ \t\"'`]*{mark}[\"'`]*$", ".", advice)
+                which = rf"(?i)(\b(?:the|this|following|given) ){mark}"
+                advice = re.sub(which, rf"\1{words}", advice).replace(place[0], f"the {words}")
+                whole = whole.replace(place[0], f"the {words}")
+        return advice.strip() or whole
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
+        def fill(place: re.Match[str]) -> str:
+            name = place[1] or place[2]
+            if name not in self.names:
+                return f"{{{name}}}" if name.isidentifier() else place[0]
+            return cell_text(example.fields.get(name, example.input if name == "input" else ""))
+
+        text = _PLACE.sub(fill, self.text) if self.names else self.text
+        named = {*self.named} & self.names
+        holds = bool(named) and ("input" in named or self.input <= named) and not example.messages
+        return None, Prompt(join_prompts(self.base, text), holds_input=holds), Usage()
+
+
+# A column in a prompt: not in "\\frac{a}", "${HOME}" or "f{x}".
+_PLACE = re.compile(r"(?<![\\\w$}])(?:\{\{\s*([^{}\n]+?)\s*\}\}|\{([A-Za-z_][\w .-]*)\}(?!\}))")
 
 
 # Routes an input by a ranking, in place of E_θ; and what each instinct promises for it.

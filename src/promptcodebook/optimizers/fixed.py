@@ -43,7 +43,7 @@ class Present:
         own = isinstance(problem.assembled.task.program, AgentProgram)
         bare = "your program as it is" if own else "zero-shot (no prompt)"
         title = "the present prompt" if prompt else bare
-        return Result(PRESENT, title, FixedPrompt(prompt))
+        return Result(PRESENT, title, problem.assembled.plan.present)
 
 
 def baselines() -> Sequence[Optimizer]:

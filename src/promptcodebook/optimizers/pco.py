@@ -164,7 +164,8 @@ async def first_or_stored(problem: Problem) -> State:
 
 async def initialise(assembled: Assembled) -> State:
     """Θ and the routing statistics before the first step."""
-    config, plan = assembled.config, assembled.plan
+    plan = assembled.plan
+    config = plan.seeding
     tools = plan.tools if "tools" in config.learn else ()
     initialiser = Initialiser(assembled.models.ask, plan.templates, config, tools)
     return await initialiser.first(plan.task.seeds, plan.earlier)

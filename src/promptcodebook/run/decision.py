@@ -38,6 +38,7 @@ from promptcodebook.method.policy import Deployed
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines, verbatim_rows
 from promptcodebook.optimizers.reserve import test_rows
+from promptcodebook.policy.file import PRESENT
 from promptcodebook.run.slices import Slice, gains_by_slice, slices_of, worse_in
 from promptcodebook.run.verdict import (
     ON_SIMULATED,
@@ -187,7 +188,10 @@ async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | No
     name = reward_name(config.model_dump())
     if len(examples) < (whole := len(assembled.plan.judged)):
         stop = stop or BudgetReached(f"the budget is reached: {len(examples)} of {whole} judged")
-    return replace(made, sentence=text, reward=name), stop if missing or len(ids) < whole else None
+    own = {PRESENT: assembled.plan.present_prompt}  # of which every input may get another text
+    rows = tuple(replace(row, prompt=own.get(row.name, row.prompt)) for row in made.rows)
+    made = replace(made, rows=rows, sentence=text, reward=name)
+    return made, stop if missing or len(ids) < whole else None
 
 
 def _remarks(

@@ -394,6 +394,9 @@ class Evaluating:
             return self.subject.deployed
         if self.row != ORACLE:
             prompt = file.fixed_prompt(self.row)
+            if self.row == PRESENT:
+                own = prompt.text.removeprefix(file.base_prompt).removeprefix("\n\n")
+                return self.subject.assembled.plan.with_columns(file.base_prompt, own)
             return FixedPrompt(prompt.text, prompt.stages)
         if task.oracle is None:
             message = f"{task.name} does not know the right instructions of its inputs"

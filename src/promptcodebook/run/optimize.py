@@ -19,6 +19,7 @@ from promptcodebook.base.text import shown_text
 from promptcodebook.base.units import number, spent_parts
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, load_config, role_layers
+from promptcodebook.config.loading import read_prompt, start_from_prompt
 from promptcodebook.data import Dataset
 from promptcodebook.lm.stack import StackResources, uses_simulated
 from promptcodebook.policy.file import PolicyFile
@@ -168,7 +169,8 @@ class Choices(TypedDict, total=False):
     """Keywords that `optimize`, `aoptimize` and `estimate` share: `roles` gives single roles
     another model or settings, `size` is K, `select` S, `samples` the answers by which an example
     is judged, `budget` is such as '5usd' or '2Mtok', `executor` your own agent, `async (prompt,
-    example, lm) -> str | Output`; `config` sets everything else."""
+    example, lm) -> str | Output`; `prompt` is what you have, a text or a file; `config` sets
+    everything else."""
 
     roles: Mapping[str, Any] | None
     size: int | None
@@ -177,6 +179,7 @@ class Choices(TypedDict, total=False):
     budget: str | None
     seed: int | None
     executor: Executor | None
+    prompt: str | Path | None
     config: Config | Mapping[str, Any] | None
 
 
@@ -194,7 +197,9 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
         "roles": role_layers(choices.get("roles")) or None,
     }
     given = {key: value for key, value in over.items() if value is not None}
-    return load_config(base, given, where=verb)
+    if (prompt := choices.get("prompt")) is not None:
+        given["init"] = {"prompt": read_prompt(prompt, "prompt=")}
+    return load_config(base, start_from_prompt(base, given), where=verb)
 
 
 def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
@@ -206,6 +211,7 @@ def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str
     require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
     require_type(verb, "roles", given.get("roles"), (Mapping,), _ROLES)
     require_type(verb, "budget", given.get("budget"), (str,), "a text such as '5usd' or '2Mtok'")
+    require_type(verb, "prompt", given.get("prompt"), (str, Path), "a text or a file's Path")
     return config.model_dump() if isinstance(config, Config) else dict(config or {})
 
 
@@ -241,6 +247,7 @@ def optimize(
     budget: str | None = None,
     seed: int | None = None,
     executor: Executor | None = None,
+    prompt: str | Path | None = None,
     config: Config | Mapping[str, Any] | None = None,
     runs_dir: str | Path = "runs",
     resume: str = "",
@@ -264,6 +271,8 @@ def optimize(
     - `budget`: what the run may spend, such as '5usd', '2Mtok' or '500calls'. None: no limit.
     - `seed`: the key of every random draw. None: as `config` says.
     - `executor`: your own agent, `async (prompt, example, lm) -> str | Output`. None: one call.
+    - `prompt`: the prompt that you have, a text or a file: what to beat and to start from. A column
+      in braces, `{question}`, is filled in. None: no prompt.
     - `config`: a Config, or a mapping such as `read_toml` gives; it sets everything else.
     - `runs_dir`: the folder where the run lives ('runs').
     - `resume`: the run to resume, by its id, the start of it, its name, or 'last'. '': a new one.
@@ -277,7 +286,7 @@ def optimize(
     Raises ConfigError when a setting or an argument is wrong, DataError when the data cannot be
     used, LMError when the model gives no usable reply, TooManyFailures when most of a batch fails,
     and StoreError when the run's folder cannot be read or written."""
-    choices = Choices(roles=roles, budget=budget, seed=seed, config=config)
+    choices = Choices(roles=roles, budget=budget, seed=seed, config=config, prompt=prompt)
     choices |= {"size": size, "select": select, "samples": samples}
     settings = settings_of(_VERB, reward, lm, choices)
     sources = sources_of(_VERB, data, reward, executor, lm)

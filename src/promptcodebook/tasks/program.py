@@ -235,7 +235,8 @@ class SingleCall:
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         asked, extra = example.messages or example.input, body_fields(example)
-        reply = await lm(asked, system=prompt.text, purpose="execute", extra=extra)
+        asked, system = (prompt.text, "") if prompt.holds_input else (asked, prompt.text)
+        reply = await lm(asked, system=system, purpose="execute", extra=extra)
         fields = {"tool_calls": list(reply.tool_calls)} if reply.tool_calls else {}
         return Output(reply.text, truncated=reply.finish == "length", fields=fields)
 

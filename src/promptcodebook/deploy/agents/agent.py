@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -15,9 +16,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import parse_json, place_in, shell
 from promptcodebook.calls import Chat
+from promptcodebook.config.loading import read_prompt
 from promptcodebook.deploy.agents.endpoint import PromptPlaces, TrainingEndpoint, dry
 from promptcodebook.errors import ConfigError, ExecutorError, PcoError
 from promptcodebook.types import Example, Output, Prompt
@@ -37,7 +38,7 @@ _OURS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _LINE = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
 _LINE_OF = '{"id": ..., "output": ...}'
 _UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
-_HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
+_HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --prompt FILE"
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,19 +402,19 @@ def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
     return Agent(**table, folder=base)
 
 
-def typed(command: str, files: Sequence[str], question: str) -> dict[str, Any]:
-    """The settings of `--agent COMMAND` with `--present FILE`, or STAGE=FILE for each stage, and
+_STAGE = re.compile(r"([\w.-]+)=(\S+)")
+
+
+def typed(command: str, prompts: Sequence[str], question: str) -> dict[str, Any]:
+    """The settings of `--agent COMMAND` with `--prompt FILE`, or STAGE=FILE for each stage, and
     `--question`. The prompts are also what the run compares with. Raises ConfigError."""
     texts = dict[str, str]()
-    for each in files:
-        stage, _, file = each.rpartition("=")
-        try:
-            texts[stage] = read_text(Path(file)).strip()
-        except (OSError, UnicodeDecodeError) as error:
-            what = f"--present: cannot read {file}: {error}"
-            raise ConfigError(what, hint="--present FILE, or --present STAGE=FILE") from None
-    if "" in texts and len(texts) > 1:
-        raise ConfigError("--present: one FILE alone, or STAGE=FILE each time")
+    for each in prompts:
+        stage, file = found.groups() if (found := _STAGE.fullmatch(each)) else ("", each)
+        texts[stage] = read_prompt(file)
+    if "" in texts and len(prompts) > 1:
+        hint = "--prompt FILE, or for each stage --prompt STAGE=FILE"
+        raise ConfigError("--prompt: one FILE alone, or STAGE=FILE each time", hint=hint)
     executor = {"command": command, **({"question": question} if question else {})}
     if not texts:
         return {"executor": executor}

@@ -176,7 +176,7 @@ class Outside(LibraryThread):
     def first(self) -> dict[str, str]:
         """By stage the present prompt, else the task's zero-shot prompt, as its authors begin."""
         plan = self.problem.assembled.plan
-        return dict.fromkeys(self.stages, plan.config.init.prompt or plan.task.zero_shot)
+        return dict.fromkeys(self.stages, plan.present.bare)
 
     def prompt_of(self, texts: Mapping[str, str]) -> Prompt:
         base = self.problem.assembled.config.base_prompt

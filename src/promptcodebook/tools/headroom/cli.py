@@ -24,7 +24,7 @@ from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.method.critic import unit_reward
 from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.failures import gather_all, too_many_failures
-from promptcodebook.method.init import listed_instincts
+from promptcodebook.method.init import likely_instincts
 from promptcodebook.method.policy import FixedPrompt, join_prompts
 from promptcodebook.progress import counting
 from promptcodebook.store.journal import until_done
@@ -128,11 +128,12 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     config, models = assembled.config, assembled.models
     executor = config.roles.get("executor")
     greedy = executor is not None and executor.temperature == 0.0
-    trial = assembled.trial(greedy=greedy)
+    trial, present = assembled.trial(greedy=greedy), assembled.plan.present
 
     async def one(example: Example, prompt: str) -> Rollout:
         draws = config.randomness.at(EVALUATION, example.id)
-        made = await roll_out(FixedPrompt(prompt), trial, example, draws)
+        prompter = present if prompt == present.template else FixedPrompt(prompt)
+        made = await roll_out(prompter, trial, example, draws)
         count(made)
         return made
 
@@ -169,9 +170,9 @@ def _others(plan: Plan, folder: Path | None) -> list[str]:
     if folder is not None:
         files = sorted(f for f in folder.glob("*") if f.suffix in (".txt", ".md"))
         texts = [read_text(file).strip() for file in files]
-    elif plan.config.init.kind != "random":
-        listed = listed_instincts(plan.config, plan.task.seeds, plan.earlier)
-        texts = [instinct.text for instinct in listed]
+    else:
+        settings, seeds = plan.seeding, plan.task.seeds
+        texts = likely_instincts(settings, seeds, plan.earlier, plan.templates)
     return [join_prompts(plan.config.base_prompt, text) for text in texts if text]
 
 

@@ -24,6 +24,7 @@ from promptcodebook.base.text import one_line, quote, shell, toml
 from promptcodebook.base.units import plural
 from promptcodebook.cli.command import columns as table_text
 from promptcodebook.config import load_config
+from promptcodebook.config.loading import read_prompt
 from promptcodebook.data import SPLITS, Dataset, Split, independent, load_settings, sample
 from promptcodebook.data.dataset import split_name
 from promptcodebook.data.load import first_table, read_source
@@ -127,6 +128,9 @@ def propose(
     if not (lm or yes) and sys.stdin.isatty():
         lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", Choice("none yet"))
         lm = "" if lm == "none yet" else lm
+    if not (agent or yes) and sys.stdin.isatty():
+        prompt = ask("the prompt that you have, a file or the text", Choice("none yet"))
+        agent = {} if prompt == "none yet" else {"init": {"prompt": read_prompt(prompt)}}
     if lm:
         parse_spec(lm)  # or a ConfigError
     references = [e.target or "" for _, part in dataset.items() for e in part]
@@ -157,6 +161,8 @@ def propose(
     summary += _examples(dataset, str(tree.get("base_prompt", "")))
     summary += _choices(seen, scoring, columns)
     summary += [f"splits  {counts}, {drawn}", f"model   {lm or 'none yet'}"]
+    has = "yours, to beat and to start from" if "prompt" in agent.get("init", {}) else ""
+    summary.append(f"prompt  {has or 'none: pco train --prompt FILE, or TEXT, starts from yours'}")
     judged, validated = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
     if "verdict_examples" in tree or "validation" in tree:
         what = f"on {judged} of the test rows; the best states on {validated} of val"
@@ -248,12 +254,13 @@ def _settings(
 ) -> dict[str, Any]:
     """All that the pco.toml sets. A model as small as SmolLM2 learns which label to say."""
     small, more, labels = lm == SMOLLM2, dict[str, Any](), list(scoring.labels)
-    init: dict[str, Any] = {"kind": "expert", **agent.get("init", {})}
+    own = agent.get("init", {})
+    init: dict[str, Any] = {"kind": "expert", **own}
     said = labels if len(labels) <= _SAID and not scoring.several else []
     if small:
         more["size"] = len(said) or 6
         more["update"] = {"batch_size": 32, "epochs": 10}
-    if not agent:  # how that answers is its own affair
+    if "executor" not in agent:  # how that answers is its own affair
         many = "one or more of these, with commas between" if scoring.several else "one of these"
         each = f"Answer with {many} and nothing else: {', '.join(labels)}."
         each = each if len(each) <= _NAMED else "Answer with a label and nothing else."
@@ -262,15 +269,17 @@ def _settings(
         if small or tokens > room // 2:  # half of it is for a model that thinks aloud
             executor["max_tokens"] = max(room, tokens) if small else tokens + room // 2
         if labels and small:
-            init |= {"prompt": each}
+            init |= {"prompt": each, **own}
             init |= {"instincts": [f"Say only: {label}" for label in said]} if said else {}
             form = {"name": "label", "schema": {"enum": labels}}
             answers = {"type": "json_schema", "json_schema": form}
             executor |= {} if scoring.several else {"extra": {"response_format": answers}}
-        elif labels:
+        elif labels and not own:
             more["base_prompt"] = each
         if executor:
             more["roles"] = {"executor": executor}
+    if own and not ("instincts" in init or "compose_per_stage" in agent):
+        init["kind"] = "from_prompt"
     return {
         "preset": "small" if small else "default",
         **({"lm": lm} if lm else {}),
