@@ -113,15 +113,8 @@ class Plan:
         init, present = self.config.init, self.present
         if not (init.prompt and present.names):
             return self.config
-        unknown = [name for name in present.named if name not in present.names]
-        if unknown and init.kind == "from_prompt":
-            names, name = sorted(present.names), unknown[0]
-            target = name == self.config.data.target
-            why = "which is the reference" if target else "and the data have no such column"
-            raise ConfigError(
-                f"the prompt names {{{name}}}, {why}{did_you_mean(name, names)}",
-                hint=f"the columns are {', '.join(names)}; {{{{{name}}}}} means the braces as text",
-            )
+        if init.kind == "from_prompt":
+            present.require_columns(self.config.data.target)
         bare = init.model_copy(update={"prompt": present.bare})
         return self.config.model_copy(update={"init": bare})
 

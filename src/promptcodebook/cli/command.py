@@ -26,15 +26,16 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from promptcodebook.base.paths import runs_dir
-from promptcodebook.base.text import printable
+from promptcodebook.base.text import printable, shell
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import read_prompt, read_toml, start_from_prompt
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.run.slices import Slice, shown_slices
-from promptcodebook.run.subject import EvaluationOptions
+from promptcodebook.run.subject import EvaluationOptions, as_prompt, prompt_title
 from promptcodebook.run.verdict import Headline, VerdictTable
+from promptcodebook.types import Prompt
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]
@@ -72,6 +73,12 @@ PromptOption = Annotated[
         metavar="FILE|TEXT",
         help="The prompt that you have, to beat and to start from; {column} is filled in. With "
         "--agent also STAGE=FILE for each.",
+    ),
+]
+PromptOnly = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt", metavar="FILE|TEXT", help="A prompt of yours, under REF's settings if named."
     ),
 ]
 PresentOption = Annotated[list[str] | None, typer.Option("--present", hidden=True)]
@@ -255,6 +262,22 @@ def prompt_settings(
     if prompts and len(prompts) > 1:
         raise ConfigError("--prompt is given twice", hint="one FILE or TEXT; several with --agent")
     return {"init": {"prompt": read_prompt(prompts[0])}} if prompts else {}
+
+
+def own_prompt(given: str | None, *refs: str) -> Prompt | None:
+    """The prompt of `--prompt`. Raises ConfigError for one that was typed in place of a REF."""
+    for ref in refs:
+        if (prompt := as_prompt(ref)) is not None:
+            message = f"{prompt_title(prompt)} is a prompt, and no run or policy"
+            raise ConfigError(message, hint=f"type --prompt before it: --prompt {shell(ref)}")
+    return None if given is None else Prompt(read_prompt(given))
+
+
+def missing_argument(name: str, hint: str, *, given: bool = False) -> ConfigError:
+    """The error where an argument, or the option in its place, is missing, or both are `given`."""
+    return ConfigError(
+        f"{name} and --prompt are both given" if given else f"missing argument {name!r}", hint=hint
+    )
 
 
 def needs(option: str, other: str, hint: str) -> NoReturn:

@@ -51,7 +51,9 @@ class _TypedPath(command.Typed):
 @app.command("eval")
 @options
 def evaluate(
-    ref: command.Ref,
+    ref: Annotated[str, typer.Argument(help=command.REF_HELP)] = "",
+    prompt: command.PromptOnly = None,
+    *,
     typed: _TypedPath,
     split: command.SplitName = "test",
     count: command.Count = None,
@@ -74,9 +76,13 @@ def evaluate(
     others are given. --row evaluates another row of its verdict: one prompt for all (present, none,
     concat, best_fixed, best_single), or the right instructions, where the task knows them (oracle).
     Save the output of --json to compare it later: pco compare A.json B.json"""
-    sample = Sample(split, count, samples)
-    with typed.given("pco eval").until_done(ref, sample, row) as kept:
-        asked = Evaluating.of(ref, kept, sample, row)
+    sample, own = Sample(split, count, samples), command.own_prompt(prompt, ref)
+    if own and ref and (command.toml_path(Path(ref)) or Path()).is_file() and Path(ref).is_dir():
+        typed, ref = replace(typed, config=Path(ref)), ""
+    if not (ref or own):
+        raise command.missing_argument("REF", 'pco eval REF, or pco eval --prompt "TEXT"')
+    with typed.given("pco eval").until_done(ref, own, sample, row) as kept:
+        asked = Evaluating.of(ref or own or "", kept, sample, row, own)
         made = run_sync(asked.answer(), command.announced(asked.subject.assembled.models.interrupt))
     show(made.as_json, lambda: _assessment_text(made), as_json=as_json)
     mean = made.row.score.mean
@@ -89,8 +95,9 @@ def evaluate(
 @options
 def compare(
     a: Annotated[str, typer.Argument(help="A run, a policy file, or a saved `pco eval --json`.")],
-    b: Annotated[str, typer.Argument(help="What to compare it with.")],
     typed: command.Typed,
+    b: Annotated[str, typer.Argument(help="What to compare it with.")] = "",
+    prompt: command.PromptOnly = None,
     split: command.SplitName = "test",
     count: command.Count = None,
     margin: float | None = typer.Option(
@@ -105,9 +112,12 @@ def compare(
 
     Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
     limits both together."""
-    sample = Sample(split, count)
-    with typed.given("pco compare").until_done(a, b, sample) as kept:
-        asked = Comparing.of((a, b), kept, sample)
+    sample, own = Sample(split, count), command.own_prompt(prompt, a, b)
+    if bool(b) == bool(own):
+        hint = 'pco compare A B, or pco compare A --prompt "TEXT"'
+        raise command.missing_argument("B", hint, given=bool(b))
+    with typed.given("pco compare").until_done(a, own or b, sample) as kept:
+        asked = Comparing.of((a, own or b), kept, sample)
         require_slices(asked.slices, no_worse_in)
         made = run_sync(asked.answer(), command.announced(asked.interrupt))
     show(made.as_json, lambda: _comparison_text(made), as_json=as_json)

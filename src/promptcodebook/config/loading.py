@@ -200,15 +200,16 @@ _PROMPT_FILE = re.compile(r"[^\n]*(?:\.(?:txt|md|prompt|j2|jinja2?|tmpl)|[/\\][^
 def read_prompt(given: str | Path, name: str = "--prompt") -> str:
     """A prompt of the user's: the text of the file of that name, or else `given` itself. Raises
     ConfigError when the file cannot be read, or neither can be meant."""
-    hint = f'{name} FILE, or the text itself, of several words: {name} "Answer in one word."'
-    path = Path(given)
+    hint = f'a file of it, or the text itself, of several words: {name} "Answer in one word."'
+    path, is_file, is_folder = Path(given), False, False
     with suppress(OSError, ValueError):  # a text may be too long for a path
-        if path.is_file():
-            given = read_text(path)
-        elif path.is_dir() or _PROMPT_FILE.fullmatch(str(given)):
-            near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")])
-            what = "is a folder" if path.is_dir() else f"is no file{near}, and no prompt either"
-            raise ConfigError(f"{name}: {str(given)!r} {what}", hint=hint)
+        is_file, is_folder = path.is_file(), path.is_dir()
+    if is_file:
+        given = read_text(path)
+    elif given and (is_folder or _PROMPT_FILE.fullmatch(str(given))):
+        near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")])
+        what = "is a folder" if is_folder else f"is no file{near}, and no prompt of several words"
+        raise ConfigError(f"{name}: {str(given)!r} {what}", hint=hint)
     if not (text := str(given).strip()):
         raise ConfigError(f"{name}: the prompt is empty", hint=hint)
     return text

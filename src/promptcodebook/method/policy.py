@@ -23,7 +23,7 @@ from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import fault_in_text, place_in, strip_wrapping
 from promptcodebook.calls import Message, Request, Schema, Usage, schema_of
 from promptcodebook.data.table import cell_text
-from promptcodebook.errors import ParseError, TruncatedReply
+from promptcodebook.errors import ConfigError, ParseError, TruncatedReply, did_you_mean
 from promptcodebook.lm.structured import (
     Ask,
     LenientIndices,
@@ -157,6 +157,18 @@ class PresentPrompt:
         """The columns that it names, and every other name in single braces."""
         places = [(place[1] or place[2], bool(place[2])) for place in _PLACE.finditer(self.text)]
         return [name for name, single in places if single or name in self.names]
+
+    def require_columns(self, target: str | None) -> None:
+        """Raises ConfigError where it names a column that no row has, or that of the references."""
+        for name in self.named:
+            if name not in self.names:
+                known, is_target = sorted(self.names), name == target
+                why = "which is the reference" if is_target else "and the data have no such column"
+                raise ConfigError(
+                    f"the prompt names {{{name}}}, {why}{did_you_mean(name, known)}",
+                    hint=f"the columns are {', '.join(known)}; {{{{{name}}}}} means the braces "
+                    "as text",
+                )
 
     @property
     def bare(self) -> str:

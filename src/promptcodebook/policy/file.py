@@ -254,6 +254,20 @@ class PolicyFile(_Stored):
             **{name: getattr(config, name) for name in _OF_SETTINGS},
         )
 
+    @classmethod
+    def of_prompt(cls, text: str) -> PolicyFile:
+        """One text for every input."""
+        return cls(
+            templates=_Templates.of(load_templates("default")),
+            select=1,
+            compose="verbatim",
+            base_prompt="",
+            output_format="",
+            encoder="",
+            generator="",
+            codebook=(_Entry(text=text),),
+        )
+
     @property
     def parameters(self) -> Parameters:
         book = Codebook(tuple(Instinct(e.text, e.frozen) for e in self.codebook))

@@ -24,9 +24,17 @@ from promptcodebook.progress import counting
 from promptcodebook.run.decision import JudgingTerms, row_of
 from promptcodebook.run.optimize import require_type
 from promptcodebook.run.slices import Slice, as_trees, gains_by_slice, slices_of
-from promptcodebook.run.subject import AnyPolicy, Asked, EvaluationOptions, Examined, Subject
+from promptcodebook.run.subject import (
+    AnyPolicy,
+    Asked,
+    EvaluationOptions,
+    Examined,
+    Subject,
+    as_prompt,
+    prompt_title,
+)
 from promptcodebook.run.verdict import VerdictRow, VerdictTable
-from promptcodebook.types import Evaluation, Example, Reward
+from promptcodebook.types import Evaluation, Example, Prompt, Reward
 
 LEARNED = "learned"  # name of the row that is the policy itself
 # Rows that can be evaluated without a run.
@@ -322,22 +330,34 @@ class Evaluating:
     row: str
     examples: tuple[Example, ...]
     progress: bool = True
+    prompt: Prompt | None = None
 
     @classmethod
     def of(
-        cls, policy: AnyPolicy, given: EvaluationOptions, sample: Sample, row: str = LEARNED
+        cls,
+        policy: AnyPolicy,
+        given: EvaluationOptions,
+        sample: Sample,
+        row: str = LEARNED,
+        prompt: Prompt | None = None,
     ) -> Evaluating:
-        """Of a `row` of the policy's verdict."""
-        verb = given.verb
+        """Of a `row` of the policy's verdict, or of a prompt in place of the policy."""
+        verb, prompt = given.verb, prompt or as_prompt(policy)
         require_type(verb, "row", row, (str,), "the name of a row", optional=False)
         if row not in ROWS:
             message = f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}"
             raise ConfigError(message, hint=f"the rows are {', '.join(ROWS)}")
+        if prompt and row != LEARNED:
+            what = f"{verb}: a row is of a policy's verdict, and a prompt has none"
+            raise ConfigError(what, hint="leave the row out, or the prompt")
         subject = Subject.resolve(policy, given)
         examples = sample.examples(subject.assembled)
+        if prompt:
+            config, plan = subject.assembled.config, subject.assembled.plan
+            plan.with_columns("", prompt.text).require_columns(config.data.target)
         for remark in subject.remarks:
             given.tell(remark)
-        return cls(subject, sample, row, examples, given.progress)
+        return cls(subject, sample, row, examples, given.progress, prompt)
 
     @property
     def ids(self) -> Set[str]:
@@ -355,7 +375,8 @@ class Evaluating:
     async def answer(self) -> Assessment:
         """Rollouts of all examples, their failures counted. Closes the connections. Raises
         TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted."""
-        subject, sample, name = self.subject, self.sample, self.subject.reference.title
+        subject, sample = self.subject, self.sample
+        name = prompt_title(self.prompt) if self.prompt else subject.reference.title
         assembled = subject.assembled
         config, models = assembled.config, assembled.models
         runs = sample.runs or config.samples
@@ -390,6 +411,9 @@ class Evaluating:
         """The prompter of the row. Raises PolicyError or ConfigError when there is no prompt for
         it."""
         task, file = self.subject.assembled.task, self.subject.file
+        if self.prompt is not None:
+            plan = self.subject.assembled.plan
+            return plan.with_columns(file.base_prompt, self.prompt.text)
         if self.row == LEARNED:
             return self.subject.deployed
         if self.row != ORACLE:
@@ -431,11 +455,15 @@ class Comparing:
         known = [Side.known(each) for each in policies]
         sample = next((side.sample(sample) for side in known if side is not None), sample)
         sides = list[Side | Evaluating]()
+        # A prompt is asked under the settings of the policy that it is compared with.
+        own = [p for p in policies if not isinstance(p, Assessment) and as_prompt(p) is None]
         for each, side in zip(policies, known, strict=True):
             if side is not None:
                 sides.append(side)
             elif not isinstance(each, Assessment):
-                sides.append(Evaluating.of(each, given, sample))
+                prompt = as_prompt(each)
+                whose = own[0] if prompt and own and Side.known(own[0]) is None else each
+                sides.append(Evaluating.of(whose, given, sample, prompt=prompt))
         require_comparable(*sides)
         return cls(tuple(sides))
 
@@ -485,7 +513,8 @@ def evaluate(
     brings its settings, and takes its objects again; a file brings neither. Ctrl-C ends it well.
 
     - `policy`: a Run, a Policy, or what names one: a run's id, name or folder below `runs_dir`,
-      'last', a policy file, or NAME@REF in the registry.
+      'last', a policy file, or NAME@REF in the registry. Or a prompt: a text of several words, a
+      .txt or .md file, or `pco.Prompt(text)`; a column in braces, `{question}`, is filled in.
     - `data`, `reward`, `lm`, `roles`, `executor`: as in `optimize`. None or '': the policy's own.
     - `row`: the row of the verdict to evaluate: 'learned', 'present', 'concat', 'best_fixed', ...
     - `split`: 'train', 'val' or 'test' ('test'). `n`: at most this many examples (None = all).

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble, require_own_data
+from promptcodebook.base.text import quote
 from promptcodebook.calls import LM
 from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
+from promptcodebook.config.loading import read_prompt
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, PcoError
 from promptcodebook.lm.stack import StackResources
@@ -26,12 +28,30 @@ from promptcodebook.policy.references import resolve
 from promptcodebook.run.optimize import Run, check_keywords, require_type, sources_of
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import Recorded, RunStore
-from promptcodebook.types import Executor, Reward
+from promptcodebook.types import Executor, Prompt, Reward
 
-AnyPolicy = str | Path | Run | Policy
+AnyPolicy = str | Path | Run | Policy | Prompt
+_TITLE = 40  # characters of a prompt that name it
 # Settings of the shell that reach a run with settings of its own.
 _OF_A_RUN = ("lm", "roles", "data_dir")
 _OBJECTS = ("data", "reward", "executor", "lm")
+
+
+def as_prompt(policy: object) -> Prompt | None:
+    """A prompt of the user's: one, a text of several words, or a file of it; None = it is none."""
+    if isinstance(policy, str | Path):
+        path, words = Path(policy), str(policy).split()
+        with suppress(OSError, ValueError):  # a text may be too long for a path
+            if path.is_dir() or (path.is_file() and path.suffix not in (".txt", ".md")):
+                return None
+        if path.suffix in (".txt", ".md") or (len(words) > 1 and path.suffix != ".json"):
+            return Prompt(read_prompt(policy, "pco.Prompt"))
+    return policy if isinstance(policy, Prompt) else None
+
+
+def prompt_title(prompt: Prompt) -> str:
+    """What it is called: how it begins."""
+    return quote(" ".join(prompt.text.split()), _TITLE)
 
 
 class Beside(TypedDict, total=False):
@@ -218,7 +238,7 @@ class Subject:
     def resolve(cls, policy: AnyPolicy | None, given: EvaluationOptions) -> Subject:
         """The policy under its own settings, what was given laid over them. Raises ConfigError,
         DataError, PolicyError, RunNotFound, RunNotTrusted, TaskError."""
-        kinds, what = (str, Path, Run, Policy), "a Run, a Policy, or what names one"
+        kinds, what = (str, Path, Run, Policy, Prompt), "a Run, a Policy, what names one, or a text"
         require_type(given.verb, "policy", policy, kinds, what, optional=False)
         run, typed = None, given.sources
         # Nothing shows whether an LM object is the one that answered, unless it made this very run.
@@ -231,7 +251,10 @@ class Subject:
             lacking = [n for n in _OBJECTS if getattr(used, n) is None and n not in settled]
             again = {name: getattr(policy.sources, name) for name in lacking}
             given = replace(given, sources=replace(used, **again))
-        if isinstance(policy, Policy):
+        if (prompt := as_prompt(policy)) is not None:
+            name, file = prompt_title(prompt), PolicyFile.of_prompt(prompt.text)
+            reference = references.Reference(name, file)
+        elif isinstance(policy, Policy):
             reference = references.Reference("policy", policy.file)
             below = given.read_settings()[0] if given.named else policy.config.model_dump()
             base = policy.sources.base

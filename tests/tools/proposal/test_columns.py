@@ -61,7 +61,7 @@ def test_of_columns_that_are_equally_likely_a_person_chooses(tmp_path: Path) -> 
     (case,) = (each for each in CASES if each["name"] == "two labels that are equally likely")
     write(tmp_path / "mine.jsonl", case["columns"])
     typed = ("init", "--from", "mine.jsonl", "--form", "")
-    asked = pco(*typed, cwd=tmp_path, stdin=Terminal("\nsentiment\n\n\n"))
+    asked = pco(*typed, cwd=tmp_path, stdin=Terminal("\nsentiment\n\n\n\n"))
     assert asked.code == 0 and "none [category]" in asked.err, asked.err
     tree = tomllib.loads((tmp_path / "pco.toml").read_text("utf-8"))
     assert tree["data"]["target"] == "sentiment"

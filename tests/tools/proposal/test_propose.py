@@ -144,7 +144,7 @@ def test_an_agent_keeps_its_own_way_to_answer(
     assert "roles" not in made and "base_prompt" not in made and "instincts" not in made["init"]
     assert made["init"]["prompt"] == load_config(made).init.prompt and made["compose_per_stage"]
     alone = pco("init", "other", *agent, cwd=tmp_path)
-    assert alone.code == 2 and "pco init --from FILE --agent COMMAND" in alone.err
+    assert alone.code == 2 and "--agent has no effect without --from" in alone.err
 
 
 def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
     assert not (tmp_path / "pco.toml").exists()
     wrong = propose(tmp_path, stdin=Terminal("\n\nexact\nsmolm2\n"))
     assert wrong.code == 2 and "did you mean 'smollm2'" in wrong.err
-    asked = propose(tmp_path, stdin=Terminal("\n\nexact\nopenai/gpt-x\n"))
+    asked = propose(tmp_path, stdin=Terminal("\n\nexact\nopenai/gpt-x\nSay one word.\n"))
     assert asked.code == 0, asked.err
     for guess in ("[message]", "none [label]", "reward [label]", "[none yet]"):
         assert guess in asked.err and guess not in asked.out
@@ -395,7 +395,7 @@ def test_whether_the_first_line_names_the_columns_is_a_question(
 ) -> None:
     lines = [f"{('ham', 'spam')[n % 2]}\tnote {n} on oaks and elms" for n in range(60)]
     (tmp_path / "mine.tsv").write_text("\n".join(lines), "utf-8")
-    made = pco("init", "--from", "mine.tsv", cwd=tmp_path, stdin=Terminal(f"{typed}\n\n\n\n"))
+    made = pco("init", "--from", "mine.tsv", cwd=tmp_path, stdin=Terminal(f"{typed}\n\n\n\n\n"))
     data = tomllib.loads((tmp_path / "pco.toml").read_text("utf-8"))["data"]
     assert made.code == 0 and "names the columns" in made.err and ("header" not in data) == header
     assert data["target"] == ("ham" if header else "column 1")

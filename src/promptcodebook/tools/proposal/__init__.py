@@ -32,6 +32,7 @@ from promptcodebook.data.table import SourceRow, Table
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.lm.spec import SMOLLM2, parse_spec
 from promptcodebook.lm.wire import estimate_tokens
+from promptcodebook.method.policy import PresentPrompt
 from promptcodebook.run.decision import verdict_power, verdict_remark
 from promptcodebook.tasks.rewards import (
     apply_reward,
@@ -99,10 +100,14 @@ def propose(
     if not (rows := sum(map(len, parts.values()))):
         raise DataError(f"{source} is empty", hint="give it at least three examples")
     columns = look_at([row.values for rows in parts.values() for row in rows])
-    seen = _decide(columns, given, ask, separate=isinstance(tables, Mapping))
+    present = PresentPrompt("", agent.get("init", {}).get("prompt", ""), frozenset(columns))
+    own = [] if "executor" in agent else list(dict.fromkeys(present.named))
+    seen = _decide(columns, given, ask, own, separate=isinstance(tables, Mapping))
     if form:
         seen = replace(seen, id=form.get("id", ""), split=form.get("split", ""))
     input, target = seen.input.name, seen.target.name
+    if present.text:
+        replace(present, names=present.names - {target} | {"input"}).require_columns(target)
     data: dict[str, Any] = {
         "path": os.path.relpath(source, folder),
         **({"messages": seen.messages} if seen.messages else {"input": input}),
@@ -128,11 +133,11 @@ def propose(
     if not (lm or yes) and sys.stdin.isatty():
         lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", Choice("none yet"))
         lm = "" if lm == "none yet" else lm
+    if lm:
+        parse_spec(lm)  # or a ConfigError
     if not (agent or yes) and sys.stdin.isatty():
         prompt = ask("the prompt that you have, a file or the text", Choice("none yet"))
         agent = {} if prompt == "none yet" else {"init": {"prompt": read_prompt(prompt)}}
-    if lm:
-        parse_spec(lm)  # or a ConfigError
     references = [e.target or "" for _, part in dataset.items() for e in part]
     tokens = [max(map(estimate_tokens, accepted_answers(each))) for each in references]
     tree = _settings(lm, scoring, max(tokens), data, agent)
@@ -194,13 +199,22 @@ def _parts(tables: Table | Mapping[Split, Table]) -> dict[str, Sequence[SourceRo
 
 
 def _decide(
-    columns: Mapping[str, Column], given: Mapping[str, str | None], ask: Ask, *, separate: bool
+    columns: Mapping[str, Column],
+    given: Mapping[str, str | None],
+    ask: Ask,
+    prompted: Sequence[str],
+    *,
+    separate: bool,
 ) -> ColumnRoles:
-    """What the columns are, once flags and answers have settled the input and the reference."""
+    """What the columns are, once flags and answers have settled the input and the reference. The
+    input is what the user's prompt names, unless that is the reference."""
     none = "none" if "none" in columns else ""
     input, target = given["input"] or None, given["target"]
     target = none if target == "none" else target
     seen = read_columns(columns, input=input, target=target, separate=separate)
+    if prompted and not input and set(prompted) <= columns.keys() - {seen.target.name}:
+        input = prompted[0] if not prompted[1:] else "\n\n".join(f"{{{n}}}" for n in prompted)
+        seen = read_columns(columns, input=input, target=target, separate=separate)
     if not (input or seen.messages):
         input = ask("the input, a column or a template", seen.input, "--input")
     if target is None:
