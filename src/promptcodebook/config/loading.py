@@ -200,7 +200,7 @@ _PROMPT_FILE = re.compile(r"[^\n]*(?:\.(?:txt|md|prompt|j2|jinja2?|tmpl)|[/\\][^
 def read_prompt(given: str | Path, name: str = "--prompt") -> str:
     """A prompt of the user's: the text of the file of that name, or else `given` itself. Raises
     ConfigError when the file cannot be read, or neither can be meant."""
-    hint = f'a file of it, or the text itself, of several words: {name} "Answer in one word."'
+    hint = 'name a file of it, or give the text itself, of several words: "Answer in one word."'
     path, is_file, is_folder = Path(given), False, False
     with suppress(OSError, ValueError):  # a text may be too long for a path
         is_file, is_folder = path.is_file(), path.is_dir()

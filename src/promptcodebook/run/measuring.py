@@ -27,7 +27,7 @@ from promptcodebook.base.text import shell
 from promptcodebook.base.units import plural
 from promptcodebook.calls import LM, Usage
 from promptcodebook.data import Dataset, sample
-from promptcodebook.errors import ConfigError, Stop, StoreError
+from promptcodebook.errors import ConfigError, Stop, StoreError, names_keywords
 from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import failure_of, gather_all, require_answers
 from promptcodebook.method.policy import Deployed
@@ -212,6 +212,7 @@ def _asked(
         yield made, line if given.progress else silent
 
 
+@names_keywords
 async def aeffect(
     policy: AnyPolicy,
     k: int,
@@ -221,11 +222,12 @@ async def aeffect(
     **asked: Unpack[Examined],
 ) -> Effect:
     """`effect` for code that runs in an event loop: the same arguments, result and errors."""
-    given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
+    given = EvaluationOptions.of("effect()", data, reward, lm, asked)
     with _asked(policy, k, given, Sample.of(given.verb, asked)) as (measurement, listener):
         return await measurement.measure(listener)
 
 
+@names_keywords
 def effect(
     policy: AnyPolicy,
     k: int,
@@ -251,7 +253,7 @@ def effect(
     is counted and left out.
 
     Raises what `evaluate` raises, and RunBusy when another process measures the same run."""
-    given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
+    given = EvaluationOptions.of("effect()", data, reward, lm, asked)
     with _asked(policy, k, given, Sample.of(given.verb, asked)) as (measurement, listener):
         return run_sync(
             measurement.measure(listener), measurement.subject.assembled.models.interrupt
@@ -435,6 +437,7 @@ class Distiller:
         )
 
 
+@names_keywords
 def distill(
     ref: str | Path | Run,
     data: Dataset | None = None,
@@ -462,7 +465,7 @@ def distill(
     Raises ConfigError when there is no encoder to learn from, DataError when the data cannot be
     used, LMError when the model gives no usable reply, TooManyFailures when most answers fail, and
     PolicyError or StoreError when the policy or its run cannot be read."""
-    given = EvaluationOptions.of("distill()", data, reward, lm, beside, Beside)
+    given = EvaluationOptions.of("distill()", data, reward, lm, beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:
         distiller = Distiller.of(Subject.resolve(ref, kept), needs)

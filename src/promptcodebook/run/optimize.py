@@ -186,7 +186,7 @@ class Choices(TypedDict, total=False):
 def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Config:
     """The keywords of `optimize` laid over its `config`, over PCO_LM, over the defaults. Raises
     ConfigError."""
-    base = check_keywords(verb, choices, Choices)
+    base = check_keywords(verb, choices)
     if isinstance(reward, str | Mapping) and reward:
         base["reward"] = reward
     spec = lm if isinstance(lm, str) else ""
@@ -202,12 +202,9 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
     return load_config(base, start_from_prompt(base, given), where=verb)
 
 
-def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """The settings of `config`. Raises TypeError for a keyword that `known` lacks, and ConfigError
-    for a value of a wrong type."""
-    names, config, kinds = known.__annotations__, given.get("config"), (Config, Mapping)
-    for name in given.keys() - names.keys():
-        raise TypeError(f"{verb}: unknown keyword {name!r}{errors.did_you_mean(name, names)}")
+def check_keywords(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `config`. Raises ConfigError for a value of a wrong type."""
+    config, kinds = given.get("config"), (Config, Mapping)
     require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
     require_type(verb, "roles", given.get("roles"), (Mapping,), _ROLES)
     require_type(verb, "budget", given.get("budget"), (str,), "a text such as '5usd' or '2Mtok'")
@@ -215,6 +212,7 @@ def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str
     return config.model_dump() if isinstance(config, Config) else dict(config or {})
 
 
+@errors.names_keywords
 async def aoptimize(
     data: Dataset,
     reward: Reward | str | Mapping[str, Any],
@@ -235,6 +233,7 @@ async def aoptimize(
         return await finish(open_run(settings, sources, where, watcher))
 
 
+@errors.names_keywords
 def optimize(
     data: Dataset,
     reward: Reward | str | Mapping[str, Any],
@@ -413,6 +412,7 @@ def _read(store: RunStore) -> Run:
     )
 
 
+@errors.names_keywords
 def load_run(
     ref: str | Path,
     data: Dataset | None = None,

@@ -120,11 +120,10 @@ class EvaluationOptions:
         reward: Reward | str | Mapping[str, Any] | None,
         lm: str | LM,
         beside: Beside,
-        known: type = Asked,
     ) -> EvaluationOptions:
-        """The options that a `verb` of Python, such as 'distill()', was called with; `known` lists
-        its keywords. Raises ConfigError when one has a wrong value."""
-        settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
+        """The options that a `verb` of Python, such as 'distill()', was called with. Raises
+        ConfigError when one has a wrong value."""
+        settings, runs_dir = check_keywords(verb, beside), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
         ready: Any = reward
