@@ -264,6 +264,11 @@ def prompt_settings(
     return {"init": {"prompt": read_prompt(prompts[0])}} if prompts else {}
 
 
+def typed_prompts(prompts: Sequence[str] | None, present: Sequence[str] | None) -> list[str]:
+    """Those of `--prompt`, which was `--present` before."""
+    return [*(prompts or ()), *(present or ())]
+
+
 def own_prompt(given: str | None, *refs: str) -> Prompt | None:
     """The prompt of `--prompt`. Raises ConfigError for one that was typed in place of a REF."""
     for ref in refs:
@@ -307,7 +312,7 @@ class TrainOptions:
     @property
     def flags(self) -> dict[str, Any]:
         more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
-        prompts = [*(self.prompt or ()), *(self.present or ())]
+        prompts = typed_prompts(self.prompt, self.present)
         more |= prompt_settings(self.agent, prompts, self.question)
         return flag_layer(self.task, self.data, lm=self.lm, **more)
 
@@ -328,12 +333,15 @@ class Typed:
     trust: Trust = False
     again: Again = False
 
+    @property
+    def flags(self) -> dict[str, Any]:
+        return flag_layer(self.task, self.data, lm=self.lm)
+
     def given(self, verb: str = "") -> EvaluationOptions:
         """The same for `Subject.resolve`; `verb` is the command."""
-        flags = flag_layer(self.task, self.data, lm=self.lm)
         return EvaluationOptions(
             verb=verb,
-            overrides=merge(flags, set_layer(self.sets or ())),
+            overrides=merge(self.flags, set_layer(self.sets or ())),
             read_settings=lambda: _toml_layer(self.config),
             named=self.config is not None,
             environment=environment_layer(),

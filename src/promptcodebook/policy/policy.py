@@ -257,8 +257,8 @@ class Policy:
             raise PolicyError(
                 f"this policy was judged with the program {judged_with!r}, which is not at hand: "
                 "a single call would answer in another way",
-                hint="load_policy(path, executor=YOUR_AGENT), or use policy.prompt(x) and run "
-                "the program yourself",
+                hint="add --agent COMMAND --prompt FILE, or --config pco.toml; in Python "
+                "load_policy(path, executor=YOUR_AGENT), or run it with policy.prompt(x)",
             )
 
     def stop(self, reason: PcoError) -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -18,6 +19,7 @@ from promptcodebook.cli import command
 from promptcodebook.deploy.batch.on_ray import answer_on_ray
 from promptcodebook.deploy.batch.session import BatchJob, BatchSession, Summary
 from promptcodebook.lm.stack import uses_simulated
+from promptcodebook.policy.policy import deploy
 from promptcodebook.progress import counting
 
 
@@ -26,6 +28,17 @@ class _Typed(command.Typed):
     """`Typed` for rows, of which no run recorded an answer."""
 
     again: bool = False
+    agent: command.AgentCommand = None
+    prompt: command.PromptOption = None
+    present: command.PresentOption = None
+    question: command.Question = ""
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        prompts = command.typed_prompts(self.prompt, self.present)
+        if prompts and not self.agent:
+            command.needs("--prompt", "--agent", "--agent COMMAND")
+        return super().flags | command.prompt_settings(self.agent, prompts, self.question)
 
 
 @command.options
@@ -58,6 +71,7 @@ def batch(
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
     settings, base = command.settings_for(reference, typed)
+    deploy(reference.file, settings, Sources(base)).require_program()  # before OUT.part is there
     order = BatchJob(source, target, _again(), prefix, restart, bool(ray))
     with closing(BatchSession(order, reference.file, settings)) as opened:
         total, before = opened.source.count, opened.resumed
