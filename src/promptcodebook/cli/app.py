@@ -58,7 +58,7 @@ class _Lazy(TyperGroup):
         if cmd_name not in commands():
             if "." not in cmd_name and errors.registered(COMMAND_GROUP).select(name=cmd_name):
                 return outer_command(cmd_name, "")  # of a plug-in
-            ctx.fail(f"no command {cmd_name!r}{errors.did_you_mean(cmd_name, commands())}")
+            ctx.fail(f"no such command {cmd_name!r}")
         home, _ = commands()[cmd_name]
         if home.startswith("["):
             return outer_command(cmd_name, home.strip("[]"))
@@ -166,10 +166,9 @@ def _print_usage(error: Any) -> int:
     if not message or message.startswith("Usage:"):  # a group without a command: show its help
         error.show()
     else:
-        context = getattr(error, "ctx", None)
-        place = context.command_path if context is not None else "pco"
-        text = message[:1].lower() + message[1:].rstrip(".")
-        _print_error(errors.ConfigError(text, hint=f"{place} --help"))
+        from promptcodebook.cli.usage import usage_error
+
+        _print_error(usage_error(error))
     return int(error.exit_code)
 
 

@@ -29,8 +29,13 @@ from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.text import printable, shell
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, merge
-from promptcodebook.config.loading import read_prompt, read_toml, start_from_prompt
-from promptcodebook.errors import ConfigError, import_part
+from promptcodebook.config.loading import (
+    BUDGET_UNITS,
+    read_prompt,
+    read_toml,
+    start_from_prompt,
+)
+from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.run.slices import Slice, shown_slices
 from promptcodebook.run.subject import EvaluationOptions, as_prompt, prompt_title
@@ -238,6 +243,20 @@ def toml_path(config: Path | None) -> Path | None:
 
 def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
     path = toml_path(config)
+    if path is not None and not path.exists():
+        name, hint = str(config), "pco init writes a pco.toml"
+        if name.lower() in BUDGET_UNITS:
+            raise ConfigError(
+                f"no folder {name!r}: a budget is one word",
+                hint=f"write it without a blank, such as --budget 5{name}",
+            )
+        if path != config:
+            raise ConfigError(
+                f"the folder {name!r} has no pco.toml", hint=f"pco init {shell(name)}"
+            )
+        near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")])
+        hint = hint if path.suffix else f"pco init {shell(name)} makes one"
+        raise ConfigError(f"no file or folder {name!r}{near}", hint=hint)
     return ({}, Path()) if path is None else (read_toml(path), path.parent)
 
 
@@ -276,13 +295,6 @@ def own_prompt(given: str | None, *refs: str) -> Prompt | None:
             message = f"{prompt_title(prompt)} is a prompt, and no run or policy"
             raise ConfigError(message, hint=f"type --prompt before it: --prompt {shell(ref)}")
     return None if given is None else Prompt(read_prompt(given))
-
-
-def missing_argument(name: str, hint: str, *, given: bool = False) -> ConfigError:
-    """The error where an argument, or the option in its place, is missing, or both are `given`."""
-    return ConfigError(
-        f"{name} and --prompt are both given" if given else f"missing argument {name!r}", hint=hint
-    )
 
 
 def needs(option: str, other: str, hint: str) -> NoReturn:

@@ -80,7 +80,8 @@ def evaluate(
     if own and ref and (command.toml_path(Path(ref)) or Path()).is_file() and Path(ref).is_dir():
         typed, ref = replace(typed, config=Path(ref)), ""
     if not (ref or own):
-        raise command.missing_argument("REF", 'pco eval REF, or pco eval --prompt "TEXT"')
+        hint = 'pco eval REF, or pco eval --prompt "TEXT"; pco eval --help'
+        raise ConfigError("missing argument REF", hint=hint)
     with typed.given("pco eval").until_done(ref, own, sample, row) as kept:
         asked = Evaluating.of(ref or own or "", kept, sample, row, own)
         made = run_sync(asked.answer(), command.announced(asked.subject.assembled.models.interrupt))
@@ -114,8 +115,9 @@ def compare(
     limits both together."""
     sample, own = Sample(split, count), command.own_prompt(prompt, a, b)
     if bool(b) == bool(own):
-        hint = 'pco compare A B, or pco compare A --prompt "TEXT"'
-        raise command.missing_argument("B", hint, given=bool(b))
+        message = "B and --prompt are both given" if b else "missing argument B"
+        hint = 'pco compare A B, or pco compare A --prompt "TEXT"; pco compare --help'
+        raise ConfigError(message, hint=hint)
     with typed.given("pco compare").until_done(a, own or b, sample) as kept:
         asked = Comparing.of((a, own or b), kept, sample)
         require_slices(asked.slices, no_worse_in)

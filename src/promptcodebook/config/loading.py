@@ -260,7 +260,7 @@ def _group_of(field: FieldInfo | None) -> type[BaseModel] | None:
 
 
 # What a budget's unit limits, and how much of it one is.
-_UNITS: Mapping[str, tuple[str, float]] = {
+BUDGET_UNITS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(("usd", "$"), ("usd", 1.0)),
     **dict.fromkeys(("call", "calls"), ("calls", 1)),
     **dict.fromkeys(("tok", "token", "tokens"), ("tokens", 1)),
@@ -276,10 +276,10 @@ def parse_budget(text: str) -> schema.Budget:
     fields: dict[str, Any] = {}
     for part in re.split(r"[+,]", text):
         match = _AMOUNT.fullmatch(part.lower())
-        if match is None or match[2] not in _UNITS or len(match[1]) > _MOST_DIGITS:
+        if match is None or match[2] not in BUDGET_UNITS or len(match[1]) > _MOST_DIGITS:
             hint = "write e.g. 5usd, 2Mtok, 1000calls, 30min, or several joined by '+'"
             raise ConfigError(f"cannot read the budget {part.strip()[:40]!r}", hint=hint)
-        what, one = _UNITS[match[2]]
+        what, one = BUDGET_UNITS[match[2]]
         amount = float(match[1]) * one
         fields[what] = int(amount) if isinstance(one, int) else amount
     return schema.Budget(**fields)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
-from promptcodebook.assemble import Plan, plan_run
+from promptcodebook.assemble import OWN_LM, Plan, plan_run
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shown_table, shown_text
 from promptcodebook.base.units import count_text, money
@@ -27,7 +27,7 @@ from promptcodebook.estimation.dry import (
     shorten_plan,
 )
 from promptcodebook.lm.budget import PriceTable
-from promptcodebook.lm.spec import any_simulated
+from promptcodebook.lm.spec import any_simulated, parse_spec
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.optimizers.reserve import budget_remark
@@ -168,6 +168,9 @@ def estimate_plan(plan: Plan, short: Plan | None = None) -> Estimate:
     if plan.config.optimizer != "pco":
         message = f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}"
         raise ConfigError(message, hint="bound what it may spend, e.g. pco train --budget 500calls")
+    for spec in map(plan.config.model_of, ROLES):
+        if spec not in ("", OWN_LM):
+            parse_spec(spec)  # or a ConfigError, as a run raises it
     stand_in = short or shorten_plan(plan)
     scale = PlanScale.between(plan, stand_in)
 

@@ -19,7 +19,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
 from promptcodebook.data import independent, sample
 from promptcodebook.errors import BudgetReached, ConfigError, Stop
-from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.method.policy import FixedPrompt, PresentPrompt
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.progress import Note
 from promptcodebook.store.events import EndReason, Trained
@@ -229,7 +229,7 @@ def test_rows(problem: Problem, results: Sequence[Result]) -> tuple[Example, ...
     verdict takes, so that the first rows are judged where not all can be."""
     reserve, judged = VerdictReserve(problem, 0), problem.assembled.plan.judged
     reserve.measure_stored()
-    fixed = sum(isinstance(each.prompter, FixedPrompt) for each in results)
+    fixed = sum(isinstance(each.prompter, FixedPrompt | PresentPrompt) for each in results)
     most = len(judged)
     for name in _KINDS if reserve.limited and reserve.rows else ():
         limit = getattr(problem.assembled.config.budget, name)
