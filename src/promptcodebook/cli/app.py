@@ -129,6 +129,10 @@ def guard() -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="pco")
     try:
+        if any(word.startswith("-") for word in sys.argv[2:]):
+            from promptcodebook.cli.usage import require_effects
+
+            require_effects(command, sys.argv[1:])
         code = command(prog_name="pco", standalone_mode=False)
         sys.stdout.flush()  # a reader that is gone shows here, not at interpreter exit
         return code if isinstance(code, int) else 0

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.cells import cell_len
@@ -33,6 +33,7 @@ from promptcodebook.config.loading import (
     BUDGET_UNITS,
     read_prompt,
     read_toml,
+    require_effect,
     start_from_prompt,
 )
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
@@ -266,7 +267,9 @@ def gather_settings(
     """The configuration and the folder its paths start from."""
     file, base = _toml_layer(config)
     typed = merge(environment_layer(), start_from_prompt(file, flags), set_layer(sets or ()))
-    return load_typed(file, typed=typed, where=str(toml_path(config))), base
+    made = load_typed(file, typed=typed, where=str(toml_path(config)))
+    require_effect(made, flags)
+    return made, base
 
 
 def prompt_settings(
@@ -276,8 +279,6 @@ def prompt_settings(
     if agent is not None:
         made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
         return made(agent, prompts or (), question)
-    if question:
-        needs("--question", "--agent", "--agent COMMAND")
     if prompts and len(prompts) > 1:
         raise ConfigError("--prompt is given twice", hint="one FILE or TEXT; several with --agent")
     return {"init": {"prompt": read_prompt(prompts[0])}} if prompts else {}
@@ -295,13 +296,6 @@ def own_prompt(given: str | None, *refs: str) -> Prompt | None:
             message = f"{prompt_title(prompt)} is a prompt, and no run or policy"
             raise ConfigError(message, hint=f"type --prompt before it: --prompt {shell(ref)}")
     return None if given is None else Prompt(read_prompt(given))
-
-
-def needs(option: str, other: str, hint: str) -> NoReturn:
-    """Raises ConfigError for an option that has no effect without another."""
-    raise ConfigError(
-        f"{option} has no effect without {other}", hint=f"add {hint}, or leave it out"
-    )
 
 
 @dataclass(frozen=True)
@@ -364,6 +358,15 @@ class Typed:
             tell=note,
             ask_anew=self.again,
         )
+
+
+def require_unused(typed: Typed, why: str, **more: object) -> None:
+    """Raises ConfigError for an option that was typed, and has no effect. `more` are others than
+    those of `typed`, None where they were not."""
+    given = {each.name.removesuffix("s"): getattr(typed, each.name) for each in fields(typed)}
+    for name, value in {**given, **more}.items():
+        if value and name != "trust":
+            raise ConfigError(f"--{name} has no effect {why}", hint=f"leave --{name} out")
 
 
 @dataclass(frozen=True)

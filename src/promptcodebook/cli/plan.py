@@ -77,11 +77,6 @@ def init(
     With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it, with
     --agent one that trains your agent. No existing file is overwritten."""
     own = command.prompt_settings(agent, command.typed_prompts(prompt, present), question)
-    of_data = {"input": input, "target": target, "reward": reward}
-    of_data |= {"no-header" if header is False else "header": header}
-    of_data |= {"agent": agent, "prompt": prompt or present, "form": form.replace("auto", "")}
-    if file is None and (first := next((n for n, v in of_data.items() if v not in (None, "")), "")):
-        command.needs(f"--{first}", "--from", "--from FILE")
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
         texts = {name: (source / name).read_text("utf-8") for name in FILES}

@@ -27,7 +27,14 @@ from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, first_policy, rewards_of, stored_dataset
 from promptcodebook.routing.ranking import Vocabulary
-from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
+from promptcodebook.run.evaluation import (
+    Assessment,
+    Comparing,
+    Comparison,
+    Evaluating,
+    Sample,
+    Side,
+)
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.slices import require_slices, worse_in
 from promptcodebook.run.subject import Subject
@@ -120,6 +127,9 @@ def compare(
         raise ConfigError(message, hint=hint)
     with typed.given("pco compare").until_done(a, own or b, sample) as kept:
         asked = Comparing.of((a, own or b), kept, sample)
+        if all(isinstance(side, Side) for side in asked.sides):
+            what = {"n": count, "split": split if split != Sample().split else None}
+            command.require_unused(typed, "on two saved evaluations", **what)
         require_slices(asked.slices, no_worse_in)
         made = run_sync(asked.answer(), command.announced(asked.interrupt))
     show(made.as_json, lambda: _comparison_text(made), as_json=as_json)
@@ -254,6 +264,7 @@ def explain(
     that is unlike all training inputs is marked. Of a request that `pco
     serve` answered it shows what that was prompted with; no model is asked."""
     if text is None:
+        command.require_unused(typed, "on a request that was served")
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
         explain_request(ref, as_json=as_json)
         return
@@ -427,6 +438,7 @@ def prompt(
             message = f"the row {row} has one prompt for every input"
             raise ConfigError(message, hint=f"pco prompt {shell(ref)} --row {row}")
         else:
+            command.require_unused(typed, f"on the row {row}, which is one text")
             made = reference.file.fixed_prompt(row).text
     if as_json:
         command.emit({"ref": name, "row": row, "prompt": made})

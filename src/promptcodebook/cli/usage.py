@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from promptcodebook.errors import ConfigError, did_you_mean
@@ -18,24 +21,61 @@ _KINDS = {
 }
 
 
+@cache
+def effects() -> dict[str, Any]:
+    """When an option takes effect: options.toml."""
+    text = (resources.files("promptcodebook.cli") / "options.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def require_effects(root: Any, words: Sequence[str]) -> None:
+    """Raises ConfigError for an option of a command below `root` that was typed for nothing."""
+    command, path = root, list[str]()
+    for word in words:
+        if not hasattr(command, "list_commands") or word not in command.list_commands(None):
+            break
+        command, path = command.get_command(None, word), [*path, word]
+    typed = {word.partition("=")[0] for word in words[len(path) :]}
+    given = dict[str, str]()
+    for param in command.params:
+        for name in typed.intersection((*param.opts, *param.secondary_opts)):
+            given[name if name[:2] == "--" else max(param.opts, key=len)] = name
+    for option, name in given.items():
+        for kind, word, mend in (("needs", "without", "add"), ("beside", "beside", "remove")):
+            other = _effects(kind, path).get(option)
+            if other and (other in given) == (kind == "beside"):
+                what, hint = f"{name} has no effect {word} {other}", f"{mend} {other}"
+                raise ConfigError(what, hint=f"{hint}, or leave {name} out")
+        special = " ".join((*path, *words[len(path) :][:1]))
+        if option not in effects()["only"].get(special, given):
+            raise ConfigError(f"{name} has no effect on pco {special}", hint=f"leave {name} out")
+
+
+def _effects(kind: str, path: Sequence[str]) -> dict[str, str]:
+    """What the options of a command need, or have no effect beside, by their names."""
+    known, name = effects()[kind], " ".join(path)
+    return {**known["*"], **known.get(name, known.get(name.rpartition(" ")[2], {}))}
+
+
 def usage_error(error: Any) -> ConfigError:
     """The parser's error as one of ours. `error` is an exception of the parser's, with a message
     and mostly the context of the command that it found."""
     message, kind = error.format_message().rstrip("."), type(error).__name__
-    place = "pco" if error.ctx is None else error.ctx.command_path
+    command: Any = error.ctx and error.ctx.command
+    place = error.ctx.command_path if error.ctx else "pco"
     hint = f"{place} --help"
     if kind == "NoSuchOption":
-        options = [p for p in error.ctx.command.params if not getattr(p, "hidden", False)]
+        options = [p for p in command.params if not getattr(p, "hidden", False)]
         known = [name for p in options for name in p.opts if name.startswith("--")]
         near = did_you_mean(error.option_name, known)
         return ConfigError(f"{place} has no option {error.option_name}{near}", hint=hint)
     if found := re.search(r"no such command '(.*?)'", message, re.IGNORECASE):
-        known = error.ctx.command.list_commands(error.ctx)
+        known = command.list_commands(error.ctx)
         near = did_you_mean(found[1], known)
         return ConfigError(f"{place} has no command {found[1]!r}{near}", hint=hint)
     if kind == "MissingParameter":
         name = _argument(error.param)
-        words = [_argument(p) for p in error.ctx.command.params if p.required]
+        words = [_argument(p) for p in command.params if p.required]
         return ConfigError(f"missing argument {name}", hint=f"{place} {' '.join(words)}; {hint}")
     if found := re.search(r"Option '(.*?)' requires an argument", message):
         return ConfigError(f"{found[1]} needs a value", hint=f"{' '.join(_command())} --help")

@@ -170,6 +170,17 @@ def load_typed(
         raise
 
 
+def require_effect(config: schema.Config, typed: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what was typed of a ready-made task, or in place of one, for
+    nothing."""
+    if (data := typed.get("data_dir")) and not config.task:
+        what = "--data has no effect without --task: it is the folder of a ready-made task"
+        raise ConfigError(what, hint=f"for rows of yours: pco init --from {Path(data).name}")
+    if typed.get("executor") and config.task:
+        what = f"--agent has no effect beside the ready-made task {config.task}"
+        raise ConfigError(what, hint="leave one of them out")
+
+
 def _spec(tree: Mapping[str, Any], role: str) -> str:
     """The spec of the role's model as far as the tree says; '' = it does not."""
     own = _table(_table(tree, "roles"), role).get("model")

@@ -16,7 +16,7 @@ from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble, requir
 from promptcodebook.base.text import quote
 from promptcodebook.calls import LM
 from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
-from promptcodebook.config.loading import read_prompt
+from promptcodebook.config.loading import read_prompt, require_effect
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, PcoError
 from promptcodebook.lm.stack import StackResources
@@ -197,6 +197,7 @@ class EvaluationOptions:
         config = reference.file.settings(
             below, above, self.where, name=reference.name, trusted=reference.trusted
         )
+        require_effect(config, self.overrides)
         if config.lm == OWN_LM and self.sources.lm is None:
             message = f"the run {reference.name} was made with an LM object, which is not here"
             raise ConfigError(message, hint="pass --lm (lm= in Python) with a model's spec")

@@ -36,8 +36,6 @@ class _Typed(command.Typed):
     @property
     def flags(self) -> dict[str, Any]:
         prompts = command.typed_prompts(self.prompt, self.present)
-        if prompts and not self.agent:
-            command.needs("--prompt", "--agent", "--agent COMMAND")
         return super().flags | command.prompt_settings(self.agent, prompts, self.question)
 
 
