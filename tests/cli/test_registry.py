@@ -278,7 +278,8 @@ def judged(folder: Path, text: str, reply: str, *more: str) -> tuple[Result, str
     server.default = answer
     with served(server):
         lm = f"{server.url}#m"
-        return pco("registry", "audit", "p.json", "--lm", lm, *more, cwd=folder), lm
+        asked = more or ("--lm", lm)
+        return pco("registry", "audit", "p.json", *asked, cwd=folder), lm
 
 
 def test_the_judge_is_asked_where_it_has_a_model(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 
 from promptcodebook.data import Dataset
@@ -70,6 +71,13 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
     ready = "ready-made tasks: {}; or your own data under [data]"
     load = plug_in(GROUP, name, "task", fault=TaskError, hint=ready)
     named = os.environ.get("PCO_DATA")
+    if data_dir is not None and data_dir.resolve() != Path(named or "").resolve():
+        if not data_dir.exists():
+            message = f"no folder {str(data_dir)!r}"
+            raise TaskError(message, hint="--data FOLDER, with the task's data")
+        if next(iter(signature(load).parameters), "").startswith("_"):
+            message = f"--data has no effect on the task {name}, whose data ship with it"
+            raise TaskError(message, hint="leave --data out")
     task: object = load(data_dir or (Path(named) if named else None))
     if not isinstance(task, Task):
         message = f"what a package offers as the task {name!r} returned {type(task).__name__}"
