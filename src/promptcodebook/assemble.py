@@ -15,7 +15,7 @@ from promptcodebook.base.text import quote
 from promptcodebook.calls import LM, Chat, Reply, Request, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.data import Dataset, load_settings, sample
-from promptcodebook.data.table import parse_input_template
+from promptcodebook.data.table import cell_text, parse_input_template
 from promptcodebook.errors import (
     ConfigError,
     DataError,
@@ -96,10 +96,12 @@ class Plan:
         """A prompt of the user's, in which columns of the data may be named."""
         if hasattr(getattr(self.task.program, "function", None), "present"):
             return PresentPrompt(base, text)  # an agent's is found in its requests, word for word
-        data, first = self.config.data, [e for _, part in self.dataset.items() for e in part[:1]]
-        names = {name for example in first for name in example.fields} | {"input"}
+        data, some = self.config.data, [e for _, part in self.dataset.items() for e in part[:9]]
+        names = {name for example in some for name in example.fields}
+        told = [{n for n in names if cell_text(e.fields.get(n)) == e.target} for e in some]
+        targets = {data.target or ""} & names or names.intersection(*told)
         input = {data.input} & names or {*parse_input_template(data.input).columns}
-        return PresentPrompt(base, text, names - {data.target}, input)
+        return PresentPrompt(base, text, names - targets | {"input"}, input)
 
     @property
     def present_prompt(self) -> str:
@@ -114,7 +116,7 @@ class Plan:
         if not (init.prompt and present.names):
             return self.config
         if init.kind == "from_prompt":
-            present.require_columns(self.config.data.target)
+            present.require_columns()
         bare = init.model_copy(update={"prompt": present.bare})
         return self.config.model_copy(update={"init": bare})
 

@@ -20,6 +20,7 @@ from promptcodebook.store.runs import find_run
 from tests.build.cases import table
 from tests.build.cli import Result, pco
 from tests.build.project import QUICK
+from tests.build.project import folder as folder
 from tests.build.store import edit_header
 
 
@@ -364,3 +365,40 @@ def test_a_command_that_is_printed_holds_a_name_as_one_word(trained: Path, run_i
     ):
         result = pco(*words, cwd=trained)
         assert printed.format(shlex.quote(ref)) in result.out + result.err, (words, result)
+
+
+def test_a_plain_prompt_is_scored_alone_and_beside_a_policy(trained: Path) -> None:
+    (trained / "p.txt").write_text("Answer briefly: {input}\n", "utf-8")
+    prompt = ("--prompt", "p.txt")
+    alone = pco("eval", *prompt, "--json", cwd=trained).json
+    assert alone["ref"] == "'Answer briefly: {input}'" and alone["n"] == 6
+    assert pco("eval", ".", *prompt, "--json", cwd=trained).json["score"] == alone["score"]
+    beside = pco("eval", "last", *prompt, "--json", cwd=trained).json
+    assert beside["score"] == alone["score"] and beside["ref"] == alone["ref"]
+    both = pco("compare", "last", *prompt, "--json", cwd=trained).json
+    assert both["b"]["score"] == alone["score"] and both["gain"]["n"] == 6
+    (trained / "a.json").write_text(json.dumps(evaluate(trained).json), "utf-8")
+    saved = pco("compare", "a.json", *prompt, "--json", cwd=trained).json
+    assert saved["gain"] == both["gain"]
+    for typed, part in (
+        (("eval", "--prompt", "p.tx"), "did you mean 'p.txt'"),
+        (("eval", "last", "--prompt", "Say {inptu} now."), "did you mean 'input'"),
+        (("eval", "Answer in one word."), "is a prompt, and no run or policy"),
+        (("compare", "last"), "missing argument B"),
+    ):
+        pco(*typed, cwd=trained).error(2, part)
+
+
+def test_training_starts_from_a_prompt_and_resumes_with_it(folder: Path) -> None:
+    prompt = ("--prompt", "Answer in one word. Be kind: {input}")
+    quick = (*QUICK, "--set", "init.split=sentences")
+    cut = pco("train", *quick, *prompt, "--budget", "30calls", cwd=folder)
+    assert cut.code == 3, cut.err
+    made = pco("train", "--resume", "last", *prompt, "--budget", "5000calls", cwd=folder)
+    assert made.code == 0, made.err
+    present = pco("prompt", "last", "--row", "present", cwd=folder)
+    assert present.out == f"{prompt[1]}\n"
+    other = pco("train", "--resume", "last", "--prompt", "Be brief.", cwd=folder)
+    other.error(2, "init.prompt")
+    estimated = pco("estimate", *quick, "--prompt", "Say {inptu} now.", cwd=folder)
+    estimated.error(2, "did you mean 'input'")

@@ -158,17 +158,16 @@ class PresentPrompt:
         places = [(place[1] or place[2], bool(place[2])) for place in _PLACE.finditer(self.text)]
         return [name for name, single in places if single or name in self.names]
 
-    def require_columns(self, target: str | None) -> None:
+    def require_columns(self) -> None:
         """Raises ConfigError where it names a column that no row has, or that of the references."""
         for name in self.named:
             if name not in self.names:
-                known, is_target = sorted(self.names), name == target
-                why = "which is the reference" if is_target else "and the data have no such column"
-                raise ConfigError(
-                    f"the prompt names {{{name}}}, {why}{did_you_mean(name, known)}",
-                    hint=f"the columns are {', '.join(known)}; {{{{{name}}}}} means the braces "
-                    "as text",
+                known = sorted(self.names)
+                what = f"the prompt names {{{name}}}, which is no column of the input"
+                hint = (
+                    f"the columns are {', '.join(known)}; {{{{{name}}}}} means the braces as text"
                 )
+                raise ConfigError(f"{what}{did_you_mean(name, known)}", hint=hint)
 
     @property
     def bare(self) -> str:

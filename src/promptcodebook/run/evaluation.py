@@ -353,8 +353,7 @@ class Evaluating:
         subject = Subject.resolve(policy, given)
         examples = sample.examples(subject.assembled)
         if prompt:
-            config, plan = subject.assembled.config, subject.assembled.plan
-            plan.with_columns("", prompt.text).require_columns(config.data.target)
+            subject.assembled.plan.with_columns("", prompt.text).require_columns()
         for remark in subject.remarks:
             given.tell(remark)
         return cls(subject, sample, row, examples, given.progress, prompt)

@@ -71,7 +71,7 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
     ready = "ready-made tasks: {}; or your own data under [data]"
     load = plug_in(GROUP, name, "task", fault=TaskError, hint=ready)
     named = os.environ.get("PCO_DATA")
-    if data_dir is not None and data_dir.resolve() != Path(named or "").resolve():
+    if data_dir and not (named and data_dir.resolve() == Path(named).resolve()):
         if not data_dir.exists():
             message = f"no folder {str(data_dir)!r}"
             raise TaskError(message, hint="--data FOLDER, with the task's data")

@@ -30,6 +30,7 @@ from promptcodebook.types import Codebook, Instinct, Prompt
 from tests.build import topics
 from tests.build.agents import SCRIPT, SYSTEM, act, answer, in_process, texts, turns
 from tests.build.cli import pco as typed
+from tests.build.policy import file_of
 from tests.build.topics import PHRASES, PROMPT, data, obey, right
 
 AS_IS = "Call it as its description says."
@@ -388,6 +389,19 @@ def test_the_doctor_says_whether_the_prompt_has_a_place(tmp_path: Path) -> None:
     (place / "prompt.txt").write_text("Another prompt.", "utf-8")
     found = typed("doctor", *TYPED, "--json", cwd=place)
     assert found.code == 1 and "the prompt finds no place" in found.out
+
+
+def test_a_batch_runs_the_agent_of_a_policy(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "shop")
+    file_of("Agent", column="text", compose="verbatim", encoder={"mode": "none"}).save(
+        place / "p.json"
+    )
+    (place / "in.csv").write_text("text\nhello\nbye\n", "utf-8")
+    asked = ("batch", "p.json", "in.csv", "out.csv")
+    typed(*asked, cwd=place).error(2, "judged with the program 'Agent'", "--agent COMMAND")
+    told = typed(*asked, "--agent", AGENT, "--prompt", "prompt.txt", "--json", cwd=place)
+    assert told.code == 0, told.err
+    assert told.json["rows"] == 2 and told.json["calls"] >= 4, "two calls for each row"
 
 
 @pytest.mark.slow

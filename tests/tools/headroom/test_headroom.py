@@ -104,3 +104,20 @@ def test_what_cannot_be_measured_says_what_to_type(folder: Path) -> None:
     pco(*few, cwd=folder).error(2, "30 rollouts for 3 prompts", "--rollouts 60")
     none = pco("headroom", "--lm", "simulated", "--prompts", "nowhere", cwd=folder)
     none.error(2, "for 1 prompt", "--prompts DIR")
+
+
+@pytest.mark.parametrize("prompt", [(), ("--prompt", "Say yes. Be brief: {message}")])
+def test_it_works_after_init_and_needs_no_more_than_it_says(
+    tmp_path: Path, prompt: tuple[str, ...]
+) -> None:
+    """The general instincts are its prompts, and the sentences of a prompt that there is."""
+    rows = [f"letter {n} about oaks and elms,{('ham', 'spam')[n % 2]}" for n in range(60)]
+    (tmp_path / "mine.csv").write_text("\n".join(["message,label", *rows]), "utf-8")
+    made = pco("init", "--from", "mine.csv", "--yes", "--lm", "simulated", *prompt, cwd=tmp_path)
+    assert made.code == 0, made.err
+    found = pco("headroom", "--json", cwd=tmp_path)
+    assert found.code == 0, found.err
+    tried = found.json["tried"]
+    assert len(tried) > 10
+    if prompt:
+        assert tried[:3] == [prompt[1], "Say yes.", "Be brief."]

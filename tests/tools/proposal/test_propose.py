@@ -147,6 +147,34 @@ def test_an_agent_keeps_its_own_way_to_answer(
     assert alone.code == 2 and "--agent has no effect without --from" in alone.err
 
 
+@pytest.mark.parametrize(("lm", "kind", "prompt"), [
+    ("simulated", "from_prompt", "Which queue? {message}\nSay one word."),
+    ("smollm2", "expert", "Say which queue."),
+])  # fmt: skip
+def test_a_prompt_is_what_to_beat_and_to_start_from(
+    tmp_path: Path, lm: str, kind: str, prompt: str
+) -> None:
+    """A small model keeps an instinct for each label; it has to beat the user's prompt too."""
+    write(tmp_path / "mine.csv", rows(90, queue=lambda n: KINDS[n % 3]))
+    (tmp_path / "p.txt").write_text(f"{prompt}\n", "utf-8")
+    told = propose(tmp_path, "--yes", "--lm", lm, "--prompt", "p.txt")
+    assert told.code == 0 and "prompt  yours, to beat and to start from" in told.out
+    made = settings(tmp_path)
+    assert (made["init"]["kind"], made["init"]["prompt"]) == (kind, prompt)
+    assert "base_prompt" not in made and load_config(made).init.prompt == prompt
+
+
+def test_a_prompt_names_the_input_and_never_the_reference(tmp_path: Path) -> None:
+    columns = {"why": lambda n: f"since {n} is so", "queue": lambda n: KINDS[n % 3]}
+    write(tmp_path / "mine.csv", rows(90, **columns))
+    propose(tmp_path, "--yes", "--prompt", "{mesage}? Say it.").error(2, "mean 'message'")
+    propose(tmp_path, "--yes", "--prompt", "Say {queue} now.").error(2, "no column of the input")
+    assert propose(tmp_path, "--yes", "--prompt", "Why {why}? Is it {message}?").code == 0
+    assert settings(tmp_path)["data"]["input"] == "{why}\n\n{message}"
+    told = pco("init", "other", "--from", "mine.csv", "--yes", cwd=tmp_path)
+    assert "pco train --prompt FILE" in told.out
+
+
 def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_path: Path) -> None:
     data = rows(90, label=lambda n: KINDS[n % 3])
     write(tmp_path / "mine.csv", [*data, *({**row, "label": "account"} for row in data)])
@@ -189,6 +217,7 @@ def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
         assert guess in asked.err and guess not in asked.out
     made = settings(tmp_path)
     assert (made["reward"], made["lm"]) == ("exact", "openai/gpt-x")
+    assert made["init"] == {"kind": "from_prompt", "prompt": "Say one word."}
     propose(tmp_path, "--yes").error(2, "pco.toml exists already", "nothing was written")
     flags = ("--input", "{why}: {message}", "--target", "", "--reward", "reward.py:reward")
     (tmp_path / "flags").mkdir()

@@ -107,7 +107,7 @@ def propose(
         seen = replace(seen, id=form.get("id", ""), split=form.get("split", ""))
     input, target = seen.input.name, seen.target.name
     if present.text:
-        replace(present, names=present.names - {target} | {"input"}).require_columns(target)
+        replace(present, names=present.names - {target} | {"input"}).require_columns()
     data: dict[str, Any] = {
         "path": os.path.relpath(source, folder),
         **({"messages": seen.messages} if seen.messages else {"input": input}),
