@@ -10,6 +10,7 @@ Names are looked up when first used, so that the import itself stays fast."""
 from __future__ import annotations
 
 import importlib
+from types import FunctionType
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all else here
 if TYPE_CHECKING:
@@ -119,13 +120,16 @@ def __getattr__(name: str) -> object:
     homes = (home for home, names in _HOMES.items() if name in names.split())
     home = f"promptcodebook.{next(homes, 'types')}"
     try:
-        return getattr(importlib.import_module(home), name)
+        found = getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith(_OUTER):
             raise
         from promptcodebook.errors import MissingExtra
 
         raise MissingExtra(f"pco.{name}", "serve") from error
+    from promptcodebook.errors import names_keywords
+
+    return names_keywords(found) if isinstance(found, FunctionType) else found
 
 
 def __dir__() -> list[str]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache, wraps
-from importlib import import_module
+from importlib import import_module, resources
 from importlib.util import find_spec
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Usage
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from promptcodebook.types import Trace
 
 _NEXT = "next: "
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def message_of(error: BaseException) -> str:
@@ -354,45 +353,33 @@ class Interrupted(Stop, exit_code=130):
     """The user asked to stop."""
 
 
-# What other libraries call it, and what it is here.
-_SYNONYMS = {
-    "lm": "model models llm engine client",
-    "reward": "metric metrics score scorer score_fn reward_fn reward_function evaluator",
-    "data": "dataset trainset devset testset examples train_data samples rows file files",
-    "prompt": "present prompt_template system_prompt system template instruction instructions",
-    "policy": "prompt prompt_template system_prompt template instruction run ref",
-    "budget": "cost max_cost max_calls max_tokens limit",
-    "size": "k num_instincts n_instincts codebook_size",
-    "select": "s top_k",
-    "n": "num_examples max_examples limit count",
-    "target": "label labels output reference answer expected",
-    "executor": "agent program student module",
-    "input": "question inputs text",
-    "split": "splits subset",
-    "output": "out",
-}
+@cache
+def _synonyms() -> dict[str, str]:
+    text = (resources.files("promptcodebook") / "synonyms.toml").read_text("utf-8")
+    return tomllib.loads(text)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' (did you mean 'x'?)' for what other libraries call so, or the closest known word; or ''."""
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     bare = word.lstrip("-").replace("-", "_")
-    meant = [k for k, words in _SYNONYMS.items() if bare in words.split() and k in names]
+    meant = [k for k, words in _synonyms().items() if bare in words.split() and k in names]
     near, far = (difflib.get_close_matches(bare, list(names), 1, cutoff) for cutoff in (0.85, 0.6))
     found = [*near, *meant, *far]
     return f" (did you mean {names[found[0]]!r}?)" if found else ""
 
 
-def names_keywords(function: Callable[P, T]) -> Callable[P, T]:
+@cache
+def names_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, whose TypeError for an unknown keyword says which one may be meant."""
+    known = list[str]()
+    for name, parameter in signature(function).parameters.items():
+        kind = str(parameter.annotation)  # such as Unpack[Choices]
+        table = function.__globals__[kind[7:-1]] if kind.startswith("Unpack[") else None
+        known += table.__annotations__ if table else [name]
 
     @wraps(function)
-    def call(*args: P.args, **given: P.kwargs) -> T:
-        known = list[str]()
-        for name, parameter in signature(function).parameters.items():
-            kind = str(parameter.annotation)  # such as Unpack[Choices]
-            table = getattr(function, "__globals__", {}).get(kind[7:-1])
-            known += table.__annotations__ if kind.startswith("Unpack[") else [name]
+    def call(*args: Any, **given: Any) -> Any:
         for name in given.keys() - set(known):
             what = f"{function.__name__}(): unknown keyword {name!r}"
             raise TypeError(f"{what}{did_you_mean(name, known)}")

@@ -245,19 +245,14 @@ def toml_path(config: Path | None) -> Path | None:
 def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
     path = toml_path(config)
     if path is not None and not path.exists():
-        name, hint = str(config), "pco init writes a pco.toml"
+        name, near = str(config), [each.name for each in path.parent.glob("*")]
+        what, hint = f"the folder {name!r} has no pco.toml", f"pco init {shell(name)}"
+        if path == config:
+            what = f"no file or folder {name!r}{did_you_mean(path.name, near)}"
+            hint = "pco init writes a pco.toml" if path.suffix else f"{hint} makes one"
         if name.lower() in BUDGET_UNITS:
-            raise ConfigError(
-                f"no folder {name!r}: a budget is one word",
-                hint=f"write it without a blank, such as --budget 5{name}",
-            )
-        if path != config:
-            raise ConfigError(
-                f"the folder {name!r} has no pco.toml", hint=f"pco init {shell(name)}"
-            )
-        near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")])
-        hint = hint if path.suffix else f"pco init {shell(name)} makes one"
-        raise ConfigError(f"no file or folder {name!r}{near}", hint=hint)
+            what, hint = f"no folder {name!r}: a budget is one word", f"--budget 5{name}"
+        raise ConfigError(what, hint=hint)
     return ({}, Path()) if path is None else (read_toml(path), path.parent)
 
 

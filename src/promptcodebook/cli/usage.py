@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -78,15 +77,13 @@ def usage_error(error: Any) -> ConfigError:
         words = [_argument(p) for p in command.params if p.required]
         return ConfigError(f"missing argument {name}", hint=f"{place} {' '.join(words)}; {hint}")
     if found := re.search(r"Option '(.*?)' requires an argument", message):
-        return ConfigError(f"{found[1]} needs a value", hint=f"{' '.join(_command())} --help")
+        return ConfigError(f"{found[1]} needs a value", hint=f"type it behind {found[1]}")
     if found := re.search(r"unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", message):
         return ConfigError(f"{place} has no place for the argument {found[1]!r}", hint=hint)
     name = error.param.opts[0] if getattr(error, "param", None) else ""
     for said, wanted in _KINDS.items():
         if name and (found := re.search(said, message)):
-            typed = next(_values(error.param.opts), "")
-            takes = f"{name} takes {found.expand(wanted)}"
-            return ConfigError(f"{takes}, and {typed!r} is not" if typed else takes, hint=hint)
+            return ConfigError(f"{name} takes {found.expand(wanted)}", hint=hint)
     return ConfigError(message[:1].lower() + message[1:], hint=hint)
 
 
@@ -94,20 +91,3 @@ def _argument(param: Any) -> str:
     """An argument as usage shows it, an option with its dashes."""
     option = param.opts[0].startswith("-")
     return param.opts[0] if option else (param.metavar or param.name.upper()).strip("[]")
-
-
-def _command() -> Iterator[str]:
-    """The words of the command that was typed, before its first option."""
-    yield "pco"
-    for word in sys.argv[1:]:
-        if not re.fullmatch(r"[a-z]+", word):
-            return
-        yield word
-
-
-def _values(names: list[str]) -> Iterator[str]:
-    """What was typed behind an option."""
-    for word, behind in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name in names:
-            yield value if equals else behind

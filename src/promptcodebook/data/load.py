@@ -22,7 +22,7 @@ from promptcodebook.data.dataset import (
     leaks,
     split_name,
 )
-from promptcodebook.errors import DataError, did_you_mean, import_extra, names_keywords
+from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ _BINARIES: dict[str, Callable[[Path, bool | None], files.Tables]] = {
 _ENDINGS = (*_TEXTS, *_BINARIES)
 
 
-@names_keywords
 def load(
     source: object,
     *,

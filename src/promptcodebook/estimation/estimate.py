@@ -16,7 +16,7 @@ from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import LM, ROLES, Role, Usage
 from promptcodebook.config.loading import select_remark
 from promptcodebook.data import Dataset, independent
-from promptcodebook.errors import ConfigError, names_keywords
+from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.dry import (
     ANSWER,
     DryManner,
@@ -139,7 +139,6 @@ class Estimate:
         return f"<div>{shown}{shown_text('assumptions', chr(10).join(self.assumptions))}</div>"
 
 
-@names_keywords
 def estimate(
     data: Dataset,
     reward: Reward | str | Mapping[str, Any],

@@ -22,7 +22,7 @@ from promptcodebook.base.text import long_words, shown_table, shown_text, words_
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data.table import Columns, SourceRow, Table, plain, read_examples
-from promptcodebook.errors import DataError, PcoError, PolicyError, names_keywords
+from promptcodebook.errors import DataError, PcoError, PolicyError
 from promptcodebook.lm.spec import no_model
 from promptcodebook.lm.stack import StackResources, simulated_here, specs_of
 from promptcodebook.lm.structured import strip_think
@@ -333,7 +333,6 @@ def _id_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-@names_keywords
 def load_policy(
     path: str | Path,
     lm: str | None = None,

@@ -15,7 +15,7 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import parse_json, shown_table
 from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
-from promptcodebook.errors import ConfigError, DataError, did_you_mean, names_keywords
+from promptcodebook.errors import ConfigError, DataError, did_you_mean
 from promptcodebook.method.failures import require_answers
 from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
@@ -481,7 +481,6 @@ class Comparing:
                 side.subject.assembled.models.interrupt()
 
 
-@names_keywords
 async def aevaluate(
     policy: AnyPolicy,
     data: Dataset | None = None,
@@ -498,7 +497,6 @@ async def aevaluate(
         return await Evaluating.of(policy, kept, of, row).answer()
 
 
-@names_keywords
 def evaluate(
     policy: AnyPolicy,
     data: Dataset | None = None,
@@ -539,7 +537,6 @@ def evaluate(
         return run_sync(ready.answer(), ready.subject.assembled.models.interrupt)
 
 
-@names_keywords
 async def acompare(
     a: AnyPolicy | Assessment,
     b: AnyPolicy | Assessment,
@@ -555,7 +552,6 @@ async def acompare(
         return await Comparing.of((a, b), kept, of).answer()
 
 
-@names_keywords
 def compare(
     a: AnyPolicy | Assessment,
     b: AnyPolicy | Assessment,

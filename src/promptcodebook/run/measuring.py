@@ -27,7 +27,7 @@ from promptcodebook.base.text import shell
 from promptcodebook.base.units import plural
 from promptcodebook.calls import LM, Usage
 from promptcodebook.data import Dataset, sample
-from promptcodebook.errors import ConfigError, Stop, StoreError, names_keywords
+from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import failure_of, gather_all, require_answers
 from promptcodebook.method.policy import Deployed
@@ -212,7 +212,6 @@ def _asked(
         yield made, line if given.progress else silent
 
 
-@names_keywords
 async def aeffect(
     policy: AnyPolicy,
     k: int,
@@ -227,7 +226,6 @@ async def aeffect(
         return await measurement.measure(listener)
 
 
-@names_keywords
 def effect(
     policy: AnyPolicy,
     k: int,
@@ -437,7 +435,6 @@ class Distiller:
         )
 
 
-@names_keywords
 def distill(
     ref: str | Path | Run,
     data: Dataset | None = None,

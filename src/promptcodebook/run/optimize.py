@@ -212,7 +212,6 @@ def check_keywords(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return config.model_dump() if isinstance(config, Config) else dict(config or {})
 
 
-@errors.names_keywords
 async def aoptimize(
     data: Dataset,
     reward: Reward | str | Mapping[str, Any],
@@ -233,7 +232,6 @@ async def aoptimize(
         return await finish(open_run(settings, sources, where, watcher))
 
 
-@errors.names_keywords
 def optimize(
     data: Dataset,
     reward: Reward | str | Mapping[str, Any],
@@ -412,7 +410,6 @@ def _read(store: RunStore) -> Run:
     )
 
 
-@errors.names_keywords
 def load_run(
     ref: str | Path,
     data: Dataset | None = None,
