@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from promptcodebook.cli import app as tree
-from promptcodebook.cli.usage import effects
+from promptcodebook.cli.usage import typed_words
 from tests.build.cases import table
 from tests.build.cli import pco
 from tests.build.project import folder as folder
@@ -31,7 +31,7 @@ KINDS = ("needs", "beside")
 
 def of(kind: str, path: tuple[str, ...]) -> dict[str, str]:
     """What the table says of the options of a command."""
-    known = effects()[kind]
+    known = typed_words()[kind]
     return {**known["*"], **(known.get(" ".join(path)) or known.get(path[-1]) or {})}
 
 
@@ -43,14 +43,19 @@ def test_every_option_of_every_command_says_when_it_takes_effect() -> None:
         every = {name for each in names.values() for name in each}
         seen |= every
         for name, same in names.items():
-            known = same & {*effects()["alone"], *of("needs", path), *of("beside", path), "--help"}
+            known = same & {
+                *typed_words()["alone"],
+                *of("needs", path),
+                *of("beside", path),
+                "--help",
+            }
             assert known, f"pco {' '.join(path)} {name}: classify it in cli/options.toml"
         for kind in KINDS:
             for option, other in of(kind, path).items():
-                common = option in effects()[kind]["*"]
+                common = option in typed_words()[kind]["*"]
                 assert common or {option, other} <= every, (path, option, other)
-    assert {*effects()["alone"]} <= seen, "an option that no command has any more"
-    named = {name for kind in KINDS for name in effects()[kind]} - {"*"}
+    assert {*typed_words()["alone"]} <= seen, "an option that no command has any more"
+    named = {name for kind in KINDS for name in typed_words()[kind]} - {"*"}
     assert named <= {name for path in LEAVES for name in (" ".join(path), path[-1])}
 
 
@@ -66,7 +71,7 @@ def test_an_option_that_has_no_effect_is_an_error(tmp_path: Path) -> None:
                     found.error(2, f"{option} has no effect {word} {other}", f"leave {option} out")
                     checked += 1
     assert checked > 30
-    for special in effects()["only"]:
+    for special in typed_words()["only"]:
         pco(*special.split(), "--lm=x", cwd=tmp_path).error(
             2, *["--lm has no effect"] * (special == "serve status")
         )
@@ -82,8 +87,9 @@ def test_an_option_that_has_no_effect_is_an_error(tmp_path: Path) -> None:
     (["prompt", "last", "--row", "concat", "--lm", "x"], ["--lm has no effect on the row concat"]),
     (["explain", "req-1", "--task", "x"], ["--task has no effect on a request"]),
     (["eval", "last", "--data", "x"], ["--data has no effect without --task"]),
-    (["compare", "last", "last", "--prompt", "Be brief."], ["B and --prompt are both given"]),
+    (["compare", "last", "last", "--prompt", "Be brief."], ["missing argument B, or --prompt"]),
     (["train", "--prompt", "Be brief.", "--present", "Be kind."], ["--prompt is given twice"]),
+    (["train", "--present=nowhere.txt"], ["--prompt: 'nowhere.txt' is no file"]),
 ])  # fmt: skip
 def test_so_is_one_that_the_rest_of_what_is_typed_leaves_without(
     trained: Path, typed: list[str], parts: list[str]

@@ -130,9 +130,9 @@ def guard() -> int:
             stream.reconfigure(errors="pco")
     try:
         if any(word.startswith("-") for word in sys.argv[2:]):
-            from promptcodebook.cli.usage import require_effects
+            from promptcodebook.cli.usage import read_options
 
-            require_effects(command, sys.argv[1:])
+            sys.argv[1:] = read_options(command, sys.argv[1:])
         code = command(prog_name="pco", standalone_mode=False)
         sys.stdout.flush()  # a reader that is gone shows here, not at interpreter exit
         return code if isinstance(code, int) else 0

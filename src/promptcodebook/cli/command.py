@@ -77,17 +77,9 @@ PromptOption = Annotated[
     typer.Option(
         "--prompt",
         metavar="FILE|TEXT",
-        help="The prompt that you have, to beat and to start from; {column} is filled in. With "
-        "--agent also STAGE=FILE for each.",
+        help="The prompt that you have; {column} is filled in. With --agent also STAGE=FILE.",
     ),
 ]
-PromptOnly = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt", metavar="FILE|TEXT", help="A prompt of yours, under REF's settings if named."
-    ),
-]
-PresentOption = Annotated[list[str] | None, typer.Option("--present", hidden=True)]
 Question = Annotated[
     str,
     typer.Option("--question", help="With --agent: its fixed question; each input replaces it."),
@@ -279,18 +271,14 @@ def prompt_settings(
     return {"init": {"prompt": read_prompt(prompts[0])}} if prompts else {}
 
 
-def typed_prompts(prompts: Sequence[str] | None, present: Sequence[str] | None) -> list[str]:
-    """Those of `--prompt`, which was `--present` before."""
-    return [*(prompts or ()), *(present or ())]
-
-
-def own_prompt(given: str | None, *refs: str) -> Prompt | None:
-    """The prompt of `--prompt`. Raises ConfigError for one that was typed in place of a REF."""
+def own_prompt(given: list[str] | None, *refs: str) -> Prompt | None:
+    """The prompt of `--prompt`, to score. Raises ConfigError for one typed in place of a REF."""
     for ref in refs:
         if (prompt := as_prompt(ref)) is not None:
             message = f"{prompt_title(prompt)} is a prompt, and no run or policy"
             raise ConfigError(message, hint=f"type --prompt before it: --prompt {shell(ref)}")
-    return None if given is None else Prompt(read_prompt(given))
+    settings = prompt_settings(None, given, "")
+    return Prompt(settings["init"]["prompt"]) if settings else None
 
 
 @dataclass(frozen=True)
@@ -307,14 +295,12 @@ class TrainOptions:
     sets: Sets = None
     agent: AgentCommand = None
     prompt: PromptOption = None
-    present: PresentOption = None
     question: Question = ""
 
     @property
     def flags(self) -> dict[str, Any]:
         more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
-        prompts = typed_prompts(self.prompt, self.present)
-        more |= prompt_settings(self.agent, prompts, self.question)
+        more |= prompt_settings(self.agent, self.prompt, self.question)
         return flag_layer(self.task, self.data, lm=self.lm, **more)
 
     def gather(self) -> tuple[Config, Path]:

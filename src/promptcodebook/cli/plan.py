@@ -66,7 +66,6 @@ def init(
     ),
     agent: command.AgentCommand = None,
     prompt: command.PromptOption = None,
-    present: command.PresentOption = None,
     question: command.Question = "",
     lm: command.ModelOption = None,
     yes: command.Yes = False,
@@ -76,7 +75,7 @@ def init(
 
     With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it, with
     --agent one that trains your agent. No existing file is overwritten."""
-    own = command.prompt_settings(agent, command.typed_prompts(prompt, present), question)
+    own = command.prompt_settings(agent, prompt, question)
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
         texts = {name: (source / name).read_text("utf-8") for name in FILES}

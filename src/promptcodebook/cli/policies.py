@@ -59,7 +59,7 @@ class _TypedPath(command.Typed):
 @options
 def evaluate(
     ref: Annotated[str, typer.Argument(help=command.REF_HELP)] = "",
-    prompt: command.PromptOnly = None,
+    prompt: command.PromptOption = None,
     *,
     typed: _TypedPath,
     split: command.SplitName = "test",
@@ -105,7 +105,7 @@ def compare(
     a: Annotated[str, typer.Argument(help="A run, a policy file, or a saved `pco eval --json`.")],
     typed: command.Typed,
     b: Annotated[str, typer.Argument(help="What to compare it with.")] = "",
-    prompt: command.PromptOnly = None,
+    prompt: command.PromptOption = None,
     split: command.SplitName = "test",
     count: command.Count = None,
     margin: float | None = typer.Option(
@@ -122,9 +122,8 @@ def compare(
     limits both together."""
     sample, own = Sample(split, count), command.own_prompt(prompt, a, b)
     if bool(b) == bool(own):
-        message = "B and --prompt are both given" if b else "missing argument B"
         hint = 'pco compare A B, or pco compare A --prompt "TEXT"; pco compare --help'
-        raise ConfigError(message, hint=hint)
+        raise ConfigError("missing argument B, or --prompt in its place", hint=hint)
     with typed.given("pco compare").until_done(a, own or b, sample) as kept:
         asked = Comparing.of((a, own or b), kept, sample)
         if all(isinstance(side, Side) for side in asked.sides):

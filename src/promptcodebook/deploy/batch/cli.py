@@ -30,13 +30,11 @@ class _Typed(command.Typed):
     again: bool = False
     agent: command.AgentCommand = None
     prompt: command.PromptOption = None
-    present: command.PresentOption = None
     question: command.Question = ""
 
     @property
     def flags(self) -> dict[str, Any]:
-        prompts = command.typed_prompts(self.prompt, self.present)
-        return super().flags | command.prompt_settings(self.agent, prompts, self.question)
+        return super().flags | command.prompt_settings(self.agent, self.prompt, self.question)
 
 
 @command.options

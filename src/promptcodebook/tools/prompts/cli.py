@@ -59,6 +59,6 @@ def route(
     return train(
         config=config, task=task, data=data if task else None, lm=lm, preset=preset,
         budget=budget, seed=seed, sets=[*made, *(sets or [])], resume=None, name=name,
-        trust=False, edited=False, agent=None, prompt=None, present=None, question="", plain=plain,
+        trust=False, edited=False, agent=None, prompt=None, question="", plain=plain,
         as_json=as_json,
     )  # fmt: skip
