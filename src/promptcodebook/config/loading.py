@@ -216,7 +216,10 @@ def read_prompt(given: str | Path, name: str = "--prompt") -> str:
     with suppress(OSError, ValueError):  # a text may be too long for a path
         is_file, is_folder = path.is_file(), path.is_dir()
     if is_file:
-        given = read_text(path)
+        try:
+            given = read_text(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{name}: cannot read {path}: {error}", hint=hint) from None
     elif given and (is_folder or _PROMPT_FILE.fullmatch(str(given))):
         near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")])
         what = "is a folder" if is_folder else f"is no file{near}, and no prompt of several words"
@@ -262,7 +265,8 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
     fault = first["msg"].removeprefix("Value error, ")
     if first["type"].startswith(_QUOTABLE):
         fault = f"{fault.partition(', unable')[0]}, not {first['input']!r}"
-    return ConfigError(f"{where}: {key + ': ' if key else ''}{fault}", hint="correct that key")
+    hint = f"pco config {key} says what it takes" if key else "correct that key"
+    return ConfigError(f"{where}: {key + ': ' if key else ''}{fault}", hint=hint)
 
 
 def _group_of(field: FieldInfo | None) -> type[BaseModel] | None:

@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, cast
 
 import zstandard
 
-from promptcodebook.base.text import json_decoder, parse_json
+from promptcodebook.base.text import json_decoder, parse_json, shell
 from promptcodebook.data.forms import terms
 from promptcodebook.data.table import (
     SourceRow,
@@ -48,7 +48,7 @@ def _reading(path: Path) -> Generator[None]:
         yield
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot read {path}: {reason}", hint="check the file") from None
+        raise DataError(f"cannot read {path}: {reason}", hint=f"ls -l {shell(path)}") from None
 
 
 def _open_bytes(path: Path) -> IO[bytes]:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from promptcodebook.base.text import shell
 from promptcodebook.data import files, forms
 from promptcodebook.data import table as tabular
 from promptcodebook.data.dataset import (
@@ -223,7 +224,8 @@ def _bare(name: str) -> Path:
 def _read_file(path: Path, header: bool | None) -> files.Tables:
     if not path.exists():
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"no file at {path}{did_you_mean(path.name, near)}", hint="check the path")
+        hint = f"ls {shell(path.parent)} shows what is there"
+        raise DataError(f"no file at {path}{did_you_mean(path.name, near)}", hint=hint)
     if path.is_char_device():  # its rows would never end
         raise DataError(f"{path} is a device, not a file of rows", hint="name a file")
     suffix = _bare(path.name).suffix.lower()

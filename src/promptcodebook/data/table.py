@@ -171,7 +171,8 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
             there = ", ".join(map(repr, table.columns)) or "none"
             raise MissingColumn(
                 f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
-                hint=f"its columns are {there}: set data.{option} ({option}= in Python) to one"
+                hint=f"its columns are {there}: set --{option} or data.{option} ({option}= in "
+                "Python) to one"
                 + (" or, without references, to none (None)" if option == "target" else ""),
             )
     return tuple(_make_example(row, columns, template, seen) for row in table.rows)

@@ -120,12 +120,13 @@ def check_function(function: Callable[..., object], arguments: Sequence[str], wh
     value."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"{where}: it yields, and must return", hint="return the whole at once")
+    name = getattr(function, "__name__", "it")
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError:
         raise ConfigError(
             f"{where}: it must take ({', '.join(arguments)})",
-            hint=f"def {getattr(function, '__name__', 'it')}({', '.join(arguments)}): ...",
+            hint=f"def {name if name.isidentifier() else 'it'}({', '.join(arguments)}): ...",
         ) from None
     except ValueError:
         pass  # a builtin without a signature: the call itself will tell

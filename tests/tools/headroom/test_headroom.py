@@ -103,7 +103,7 @@ def test_what_cannot_be_measured_says_what_to_type(folder: Path) -> None:
     few = ("headroom", "--lm", "simulated", "--rollouts", "30", "--prompts", "prompts")
     pco(*few, cwd=folder).error(2, "30 rollouts for 3 prompts", "--rollouts 60")
     none = pco("headroom", "--lm", "simulated", "--prompts", "nowhere", cwd=folder)
-    none.error(2, "for 1 prompt", "--prompts DIR")
+    none.error(2, "no folder 'nowhere'", "--prompts FOLDER")
 
 
 @pytest.mark.parametrize("prompt", [(), ("--prompt", "Say yes. Be brief: {message}")])

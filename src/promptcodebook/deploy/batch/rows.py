@@ -14,6 +14,7 @@ from typing import Literal, cast, get_args
 
 from promptcodebook.base.paths import sha256_of, whole_file
 from promptcodebook.base.sqlite import on_disk
+from promptcodebook.base.text import shell
 from promptcodebook.data import files
 from promptcodebook.data.table import SourceRow
 from promptcodebook.errors import DataError
@@ -81,7 +82,8 @@ def file_mark(path: Path) -> str:
     try:
         return sha256_of(path)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
+        hint = f"ls -l {shell(path)}"
+        raise DataError(f"cannot read {path}: {error.strerror}", hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,7 @@ class Design:
             fault = f"{plural(rollouts, 'rollout')} for {plural(len(prompts), 'prompt')}"
             raise ConfigError(
                 f"{fault}: it takes two prompts at least, today's and another, on {ENOUGH} inputs",
-                hint=f"--rollouts {ENOUGH * max(2, len(prompts))}, or --prompts DIR with a .txt or "
-                ".md file for each prompt",
+                hint=f"--rollouts {ENOUGH * len(prompts)}" if prompts[1:] else "--prompts FOLDER",
             )
         chosen = sample(examples, rollouts // len(prompts[:most]))
         return cls(prompts[:most], chosen, of)
@@ -169,7 +168,10 @@ def _others(plan: Plan, folder: Path | None) -> list[str]:
     texts: list[str] = []
     if folder is not None:
         files = sorted(f for f in folder.glob("*") if f.suffix in (".txt", ".md"))
-        texts = [read_text(file).strip() for file in files]
+        texts = [text for file in files if (text := read_text(file).strip())]
+        if not texts:
+            what = f"no prompt in {folder}" if folder.is_dir() else f"no folder {str(folder)!r}"
+            raise ConfigError(what, hint="--prompts FOLDER with a .txt or .md file for each prompt")
     else:
         settings, seeds = plan.seeding, plan.task.seeds
         texts = likely_instincts(settings, seeds, plan.earlier, plan.templates)
