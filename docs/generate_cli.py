@@ -59,7 +59,7 @@ _GROUPS = {
         "--preset",
         "--set",
         "--agent",
-        "--present",
+        "--prompt",
         "--question",
     ),
     "policy": ("--config", "--task", "--data", "--lm", "--set", "--trust"),
