@@ -231,9 +231,10 @@ def read_prompt(given: str | Path, name: str = "--prompt") -> str:
 
 def start_from_prompt(below: Mapping[str, Any], typed: Mapping[str, Any]) -> Mapping[str, Any]:
     """What was typed, with a prompt in it as what the first codebook is made from: unless the
-    settings `below` bring instincts, or each stage has a prompt of its own."""
+    settings `below` bring instincts. An agent's prompts are not taken apart: they may be several,
+    and tools need room."""
     own, init = _table(below, "init"), _table(typed, "init")
-    brings = own.get("instincts") or own.get("path") or typed.get("compose_per_stage")
+    brings = own.get("instincts") or own.get("path") or typed.get("executor")
     return merge({"init": {"kind": "from_prompt"}}, typed) if init and not brings else typed
 
 
@@ -262,7 +263,8 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
             f"unknown key {key!r} in {where}{did_you_mean(str(first['loc'][-1]), known)}",
             hint=f"known here: {', '.join(sorted(known))}",
         )
-    fault = first["msg"].removeprefix("Value error, ")
+    fault = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    fault = fault.replace("a valid integer", "a whole number").replace("valid ", "")
     if first["type"].startswith(_QUOTABLE):
         fault = f"{fault.partition(', unable')[0]}, not {first['input']!r}"
     hint = f"pco config {key} says what it takes" if key else "correct that key"

@@ -48,7 +48,9 @@ def _reading(path: Path) -> Generator[None]:
         yield
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot read {path}: {reason}", hint=f"ls -l {shell(path)}") from None
+        what = f"cannot read {path}: {reason}"
+        what = f"no file at {path}" if isinstance(error, FileNotFoundError) else what
+        raise DataError(what, hint=f"ls -l {shell(path.parent)} shows what is there") from None
 
 
 def _open_bytes(path: Path) -> IO[bytes]:

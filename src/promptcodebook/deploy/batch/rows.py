@@ -82,7 +82,7 @@ def file_mark(path: Path) -> str:
     try:
         return sha256_of(path)
     except OSError as error:
-        hint = f"ls -l {shell(path)}"
+        hint = f"ls -l {shell(path.parent)}"
         raise DataError(f"cannot read {path}: {error.strerror}", hint=hint) from None
 
 

@@ -292,7 +292,7 @@ def _settings(
             more["base_prompt"] = each
         if executor:
             more["roles"] = {"executor": executor}
-    if own and not ("instincts" in init or "compose_per_stage" in agent):
+    if own and not ("instincts" in init or "executor" in agent):
         init["kind"] = "from_prompt"
     return {
         "preset": "small" if small else "default",
