@@ -165,7 +165,7 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
 
 
 def _others(plan: Plan, folder: Path | None) -> list[str]:
-    texts: list[str] = []
+    texts, settings = list[str](), plan.seeding
     if folder is not None:
         files = sorted(f for f in folder.glob("*") if f.suffix in (".txt", ".md"))
         texts = [text for file in files if (text := read_text(file).strip())]
@@ -173,8 +173,7 @@ def _others(plan: Plan, folder: Path | None) -> list[str]:
             what = f"no prompt in {folder}" if folder.is_dir() else f"no folder {str(folder)!r}"
             raise ConfigError(what, hint="--prompts FOLDER with a .txt or .md file for each prompt")
     else:
-        settings, seeds = plan.seeding, plan.task.seeds
-        texts = likely_instincts(settings, seeds, plan.earlier, plan.templates)
+        texts = likely_instincts(settings, plan.task.seeds, plan.earlier, plan.templates)
     return [join_prompts(plan.config.base_prompt, text) for text in texts if text]
 
 
