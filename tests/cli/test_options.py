@@ -89,7 +89,7 @@ def test_an_option_that_has_no_effect_is_an_error(tmp_path: Path) -> None:
     (["eval", "last", "--data", "x"], ["--data has no effect without --task"]),
     (["compare", "last", "last", "--prompt", "Be brief."], ["missing argument B, or --prompt"]),
     (["train", "--prompt", "Be brief.", "--present", "Be kind."], ["--prompt is given twice"]),
-    (["train", "--present=nowhere.txt"], ["--prompt: 'nowhere.txt' is no file"]),
+    (["train", "--present=nowhere.txt"], ["--prompt: cannot read 'nowhere.txt'"]),
 ])  # fmt: skip
 def test_so_is_one_that_the_rest_of_what_is_typed_leaves_without(
     trained: Path, typed: list[str], parts: list[str]

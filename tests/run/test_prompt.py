@@ -103,14 +103,15 @@ def test_what_is_neither_a_file_nor_a_prompt_is_refused(tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text(" \n", "utf-8")
     for given, part in (
         (tmp_path / "promt.txt", "did you mean 'prompt.txt'"),
-        (tmp_path, "is a folder"),
+        (tmp_path, "Is a directory"),
         (tmp_path / "prompt.txt", "the prompt is empty"),
-        ("word", "no prompt of several words"),
+        ("word", "cannot read 'word'"),
         ("", "the prompt is empty"),
     ):
         with pytest.raises(ConfigError, match="--prompt: ") as caught:
             read_prompt(given)
         assert part in str(caught.value) and caught.value.hint
+    assert read_prompt("Answer with yes/no") == "Answer with yes/no"
     assert read_prompt("Long. " * 200).startswith("Long. Long.")
 
 

@@ -206,26 +206,25 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}", hint=f"edit {path}") from None
 
 
-_PROMPT_FILE = re.compile(r"[^\n]*(?:\.(?:txt|md|prompt|j2|jinja2?|tmpl)|[/\\][^\s]*)|\S*")
+_PROMPT_FILE = re.compile(r"\S+|[^\n]{1,60}\.(?:txt|md|prompt|j2|jinja2?|tmpl)")
 
 
 def read_prompt(given: str | Path, name: str = "--prompt") -> str:
     """A prompt of the user's: the text of the file of that name, or else `given` itself. Raises
-    ConfigError when the file cannot be read, or neither can be meant."""
+    ConfigError when the file cannot be read, or there is none and `given` is one word."""
     hint = 'name a file of it, or give the text itself, of several words: "Answer in one word."'
-    path, is_file, is_folder = Path(given), False, False
+    text, path = str(given).strip(), Path(given)
+    is_path = bool(_PROMPT_FILE.fullmatch(text))
     with suppress(OSError, ValueError):  # a text may be too long for a path
-        is_file, is_folder = path.is_file(), path.is_dir()
-    if is_file:
+        is_path = is_path or path.is_file()
+    if is_path:
         try:
-            given = read_text(path)
+            text = read_text(path).strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{name}: cannot read {path}: {error}", hint=hint) from None
-    elif given and (is_folder or _PROMPT_FILE.fullmatch(str(given))):
-        near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")])
-        what = "is a folder" if is_folder else f"is no file{near}, and no prompt of several words"
-        raise ConfigError(f"{name}: {str(given)!r} {what}", hint=hint)
-    if not (text := str(given).strip()):
+            near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")])
+            what = f"{name}: cannot read {str(given)!r}: {getattr(error, 'strerror', error)}{near}"
+            raise ConfigError(what, hint=hint) from None
+    if not text:
         raise ConfigError(f"{name}: the prompt is empty", hint=hint)
     return text
 
