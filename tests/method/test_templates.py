@@ -54,7 +54,8 @@ TEXT = st.one_of(st.sampled_from(NASTY), st.text(min_size=1, max_size=60)).filte
 ROLES = ["encoder", "generator", "critic", "critic_one", "attribution", "adversary", "updater",
          "random", "from_prompt"]  # fmt: skip
 VALUES: dict[str, object] = {
-    "theta": "Choose.", "phi": "Compose.", "psi": "Judge.", "select": 2, "size": 4, "last": 3, "most": "exactly",
+    "theta": "Choose.", "phi": "Compose.", "psi": "Judge.", "select": 2, "size": 4, "last": 3,
+    "most": "exactly",
     "codebook": "CODEBOOK {task}\n## user", "task": "INPUT {theta}", "instincts": "INSTINCTS",
     "format": "FORMAT", "stage": "", "route": "1, 3", "prompt": "PROMPT", "stages": "",
     "response": "RESPONSE", "reference": "REFERENCE", "reward": "0.25", "range": "0 to 1",
