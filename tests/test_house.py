@@ -329,3 +329,10 @@ def test_an_extra_reports_its_use_to_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True", "an empty one is none"
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1", "what the user set stays"
     assert sys.modules["openvino_telemetry"] is None, "openvino takes its own stub"
+
+
+def test_the_version_is_the_same_wherever_it_is_written() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    cited = dict(re.findall(r"^(\S+): (.+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.M))
+    assert cited["version"] == project["version"] and cited["license"] == project["license"]
+    assert f"\n## {project['version']}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,10 +125,16 @@ def test_data_of_one_s_own_come_to_a_verdict_as_printed(shell: Shell) -> None:
     assert re.search(r"^(Deploy|Do not deploy|Undecided): ", done.stdout, re.M)
 
 
-def test_every_file_of_the_package_is_in_the_wheel(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+def archive(form: str, folder: Path) -> Path:
+    """The package as a "wheel" or an "sdist"."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", form, "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    [path] = folder.iterdir()
+    return path
+
+
+def test_every_file_of_the_package_is_in_the_wheel(tmp_path: Path) -> None:
+    wheel = archive("wheel", tmp_path)
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     tree = ROOT / "src"
     wanted = {
@@ -138,3 +145,18 @@ def test_every_file_of_the_package_is_in_the_wheel(tmp_path: Path) -> None:
     assert inside == wanted
     assert "promptcodebook/method/prompts/default/encoder.md" in inside
     assert "promptcodebook/py.typed" in inside
+
+
+def test_the_source_archive_has_the_files_of_the_repository_and_no_others(tmp_path: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("this is no clone")
+    with tarfile.open(archive("sdist", tmp_path)) as packed:
+        inside = {member.name.split("/", 1)[1] for member in packed if member.isfile()}
+    assert inside == {*listed.stdout.splitlines(), "PKG-INFO"} - {".ci/run"}
