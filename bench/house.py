@@ -43,7 +43,7 @@ BUILDS_MODELS = "Models.build("
 SMALL = 80
 # Lines of code. Blank lines, comments and docstrings are free, so that no reason is dropped or
 # packs lines to stay below a limit.
-LIMITS = {"src": 44_000, "tests": 37_000, "bench": 2_500}
+LIMITS = {"src": 44_000, "tests": 39_000, "bench": 2_500}
 # Of all pages and the README.
 WORDS = 50_000
 _LAYOUT = (
