@@ -8,12 +8,12 @@ import difflib
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, wraps
 from importlib import import_module, resources
 from importlib.util import find_spec
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any
 
 from promptcodebook.base.incidents import Incident
@@ -378,11 +378,20 @@ def names_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
         table = function.__globals__[kind[7:-1]] if kind.startswith("Unpack[") else None
         known += table.__annotations__ if table else [name]
 
-    @wraps(function)
-    def call(*args: Any, **given: Any) -> Any:
+    def check(given: Mapping[str, Any]) -> None:
         for name in given.keys() - set(known):
             what = f"{function.__name__}(): unknown keyword {name!r}"
             raise TypeError(f"{what}{did_you_mean(name, known)}")
+
+    @wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        check(given)
         return function(*args, **given)
 
-    return call
+    # It stays what frameworks see as a coroutine function.
+    @wraps(function)
+    async def acall(*args: Any, **given: Any) -> Any:
+        check(given)
+        return await function(*args, **given)
+
+    return acall if iscoroutinefunction(function) else call

@@ -46,7 +46,7 @@ def test_a_run_is_frozen_with_what_is_known_of_it(trained: Path, run_id: str) ->
     version = result.json
     assert version["version"] == digest(trained / "runs" / run_id / "policy.json")
     facts = version["facts"]
-    assert facts["run"] == run_id and facts["parent"] == "" and facts["step"] > 0
+    assert facts["run"] == run_id and facts["parent"] == "" and facts["step"] >= 0
     assert facts["configuration"]["size"] == 16 and set(facts["data"]) >= {"train", "val"}
     assert facts["written_by"]
     shown = pco("registry", "show", "tickets@latest", "--json", cwd=trained).json
@@ -150,7 +150,7 @@ def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     answer = pco("registry", "export", "-o", "all.jsonl", "--json", cwd=folder)
     assert answer.json == {"file": "all.jsonl", "lines": 5}
     assert pco("registry", "export", cwd=folder).out == (folder / "all.jsonl").read_text()
-    pco("export", PRODUCTION, cwd=folder).error(2, "missing option '--to'")
+    pco("export", PRODUCTION, cwd=folder).error(2, "missing option --to")
     head = pco("registry", "verify", "--json", cwd=folder).json["head"]
     monkeypatch.setenv("PCO_REGISTRY", str(folder / "other.sqlite"))
     answer = pco("registry", "import", "all.jsonl", "--json", cwd=folder).json

@@ -1,5 +1,6 @@
 """A prompt of the user's: what a run must beat and starts from, and what is scored alone."""
 
+import inspect
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,9 @@ def test_a_prompt_has_no_row_and_a_word_is_a_run(tmp_path: Path) -> None:
         pco.evaluate("brief", data(), "contains", "simulated", runs_dir=tmp_path)
     said = pco.evaluate(pco.Prompt("Brief"), data(), "contains", "simulated", n=2)
     assert said.name == "'Brief'" and said.simulated
+
+
+def test_what_is_awaited_stays_a_coroutine_function() -> None:
+    names = ("aoptimize", "aevaluate", "acompare", "aeffect")
+    assert all(inspect.iscoroutinefunction(getattr(pco, name)) for name in names)
+    assert not inspect.iscoroutinefunction(pco.optimize)

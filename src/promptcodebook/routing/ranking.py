@@ -348,13 +348,15 @@ class Imitated:
 
 
 def distil(routes: Sequence[Imitated], size: int, least: int) -> Ranking:
-    """The ranking that imitates the routes best, for a codebook of `size`. Beyond the `least` it
-    takes what more than half of such routes had. Raises MissingExtra without numpy."""
+    """The ranking that imitates the routes best, for a codebook of `size`. It takes
+    as many instincts as they had on average, and no fewer than `least`; beyond that, what more than
+    half of such routes had. Raises MissingExtra without numpy."""
     np = import_extra("numpy", "a distilled router", "router")
     pools = import_extra("threadpoolctl", "a distilled router", "router")
     by_example: defaultdict[str, list[Imitated]] = defaultdict(list)
     for route in routes:
         by_example[route.example_id].append(route)
+    least = max(least, round(sum(len(route.indices) for route in routes) / len(routes)))
     vocabulary = Vocabulary.of([own[0].input for own in by_example.values()])
     x, y = np.zeros((len(by_example), BUCKETS)), np.zeros((len(by_example), size))
     weights = np.zeros(len(by_example))
