@@ -51,7 +51,8 @@ _ODD = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The tables of one kind of file: what it is called in messages, its version, its DDL. `since`
+    """The tables of one kind of file: what it is called in messages, its version, its DDL: each a
+    statement, or a file of statements with a ; at the end of the last line of each. `since`
     is the earliest version with the same tables (0 = this one): its files are read, and get the
     present version once they are written to. `later` makes what a file that is opened to be written
     lacks, all or nothing: each is a CREATE ... IF NOT EXISTS. Without `wal`, writes to a log beside
@@ -59,13 +60,18 @@ class Layout:
 
     what: str
     version: int
-    script: tuple[str, ...]
+    script: tuple[str | Path, ...]
     since: int = 0
-    later: tuple[str, ...] = ()
+    later: tuple[str | Path, ...] = ()
     wal: bool = True
 
     def reads(self, version: int) -> bool:
         return (self.since or self.version) <= version <= self.version
+
+
+def _statements(script: Sequence[str | Path]) -> list[str]:
+    texts = (part if isinstance(part, str) else part.read_text("utf-8") for part in script)
+    return [each for text in texts for each in text.split(";\n") if each]
 
 
 def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
@@ -153,7 +159,8 @@ def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
             time.sleep(0.01)
     db.execute(f"PRAGMA synchronous = {'NORMAL' if layout.wal else 'FULL'}")
     version, there = _version(db), {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
-    if version == layout.version and all(each.split()[5] in there for each in layout.later):
+    later = _statements(layout.later)
+    if version == layout.version and all(each.split()[5] in there for each in later):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -161,10 +168,10 @@ def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
         if version == 0:
             if db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
                 raise _foreign(path, layout)
-            for statement in layout.script:
+            for statement in _statements(layout.script):
                 db.execute(statement)
         if version == 0 or layout.reads(version):
-            for statement in layout.later:
+            for statement in later:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {layout.version}")
         db.execute("COMMIT")

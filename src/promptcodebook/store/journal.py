@@ -37,29 +37,11 @@ from promptcodebook.store.lock import ATTEMPTS, NO_LINK, RunLock
 
 _log = logging.getLogger(__name__)
 
-_BOOK = (
-    "role TEXT PRIMARY KEY, calls INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,"
-    " completion_tokens INTEGER NOT NULL, cached_prompt_tokens INTEGER NOT NULL, cost REAL,"
-    " latency_s REAL NOT NULL"
-)
 _SUMS = "calls", "prompt_tokens", "completion_tokens", "cached_prompt_tokens", "cost", "latency_s"
-FIRST_BOOKS = (
-    "CREATE TABLE journal (id INTEGER PRIMARY KEY, key BLOB NOT NULL, role TEXT NOT NULL,"
-    " reply BLOB NOT NULL)",
-    "CREATE UNIQUE INDEX journal_by_key ON journal (key)",
-    # cost NULL = a price was unknown; NULL + x stays NULL, as Usage.__add__ has it.
-    f"CREATE TABLE usage ({_BOOK})",
-    "CREATE TABLE tally (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
-    "CREATE TABLE sessions (id INTEGER PRIMARY KEY, started TEXT NOT NULL, seconds REAL NOT NULL)",
-)
-LATER_BOOKS = (
-    # As `usage`, of attempts without a reply: the most they can have cost.
-    f"CREATE TABLE IF NOT EXISTS lost ({_BOOK})",
-    # The last attempt of each slot that is booked.
-    "CREATE TABLE IF NOT EXISTS settled (slot INTEGER PRIMARY KEY, number INTEGER NOT NULL)",
-)
+# Of the second, runs of earlier versions lack some.
+FIRST_BOOKS, LATER_BOOKS = (Path(__file__).with_name(f"{n}_books.sql") for n in ("first", "later"))
 # Tables of replies, of what they cost, of counts and of sessions.
-BOOKS = (*FIRST_BOOKS, *LATER_BOOKS)
+BOOKS = FIRST_BOOKS, LATER_BOOKS
 _ADDED = ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
 _ADD_USAGE = f"VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (role) DO UPDATE SET {_ADDED}"
 _ADD_COUNT = (

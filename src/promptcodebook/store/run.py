@@ -50,17 +50,8 @@ LAYOUT = Layout(
     what="run store",
     version=2,  # events of 2 name an instinct by its index, of 1 by 'c<index>'
     since=1,
-    script=(
-        "CREATE TABLE header (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT NOT NULL)",
-        "CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, step INTEGER,"
-        " light BLOB NOT NULL)",
-        "CREATE INDEX events_by_kind ON events (kind, step)",
-        "CREATE UNIQUE INDEX one_event_a_step ON events (step) WHERE kind = 'stepped'",
-        # Apart from `events`, so that the fold reads no page of it.
-        "CREATE TABLE bulk (seq INTEGER PRIMARY KEY, blob BLOB NOT NULL)",
-        *FIRST_BOOKS,
-    ),
-    later=LATER_BOOKS,
+    script=(Path(__file__).with_suffix(".sql"), FIRST_BOOKS),
+    later=(LATER_BOOKS,),
 )
 _CHUNK = 32  # events read at a time: no read transaction stays open while the caller looks at one
 _LIGHT = "SELECT e.seq, e.kind, e.light, NULL FROM events e"

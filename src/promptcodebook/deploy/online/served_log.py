@@ -48,24 +48,7 @@ _LONG_S = 600.0  # What a statement over a long log may take; this file is ours.
 WAITING, _RETRY_S = 50_000, 1.0
 """How many requests wait for a disk that takes none, and how long until it is tried again."""
 _SLOW_S = 5.0  # A write that has no answer for so long counts as failed, though it may succeed yet.
-LAYOUT = Layout(
-    "record of requests",
-    1,
-    (
-        "CREATE TABLE requests (number INTEGER PRIMARY KEY, id TEXT NOT NULL, value BLOB NOT NULL)",
-        "CREATE INDEX by_id ON requests (id)",
-        "CREATE TABLE spent (caller TEXT, day TEXT, calls INTEGER NOT NULL, "
-        "tokens INTEGER NOT NULL, usd REAL NOT NULL, PRIMARY KEY (caller, day))",
-        "CREATE TABLE served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
-        "ref TEXT NOT NULL, version TEXT NOT NULL, caller TEXT NOT NULL, arm TEXT NOT NULL, "
-        "status INTEGER NOT NULL, seconds DOUBLE PRECISION NOT NULL, tokens BIGINT, "
-        "erased INTEGER NOT NULL, value BLOB NOT NULL)",
-        "CREATE INDEX served_by_time ON served (ref, time)",
-        "CREATE TABLE feedback (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, "
-        "key TEXT NOT NULL, time DOUBLE PRECISION NOT NULL, reward DOUBLE PRECISION NOT NULL, "
-        "said TEXT NOT NULL, UNIQUE (id, key))",
-    ),
-)
+LAYOUT = Layout("record of requests", 1, (Path(__file__).with_suffix(".sql"),))
 
 
 def is_request_id(text: str) -> bool:

@@ -242,17 +242,10 @@ _FIELDS = tuple(field.name for field in fields(LogEntry))
 _COLUMNS = ", ".join(_FIELDS)
 # What SQLite raises for a damaged file; the second where its message quotes the damage.
 _UNREADABLE = (sqlite3.Error, UnicodeError)
-_TEXTS = ", ".join(f"{name} TEXT NOT NULL" for name in _FIELDS[1:])
 _LAYOUT = Layout(
     what="registry",
     version=1,
-    script=(
-        f"CREATE TABLE log (seq INTEGER PRIMARY KEY, {_TEXTS})",
-        "CREATE INDEX log_by_ref ON log (ref, seq)",
-        "CREATE TABLE policies (id INTEGER PRIMARY KEY, version TEXT NOT NULL, "
-        "policy BLOB NOT NULL)",
-        "CREATE UNIQUE INDEX policies_by_version ON policies (version)",
-    ),
+    script=(Path(__file__).with_suffix(".sql"),),
     wal=False,
 )
 
