@@ -86,23 +86,11 @@ class TeacherBehaviour:
     loses: float = 0.0  # share of prompts in which the generator loses the first order
 
 
-# What marks a request of the templates `default`, or GEPA's, in this order.
-_MARKS = {
-    "different instincts out of": "encoder",
-    "Write one system prompt ": "generator",
-    "You examine a critic": "adversary",
-    "First judge the run, then assign": "critic_one",
-    "You are given one run": "critic",
-    "You assign credit": "attribution",
-    "You improve one piece of text": "updater",
-    "I provided an assistant": "reflection",
-}
-
-
 def template_of(request: Request) -> str:
     """The template that a request was made of; '' = none that the teacher knows."""
     text = "\n".join(m.content for m in request.messages)
-    return next((name for mark, name in _MARKS.items() if mark in text), "")
+    marks: Mapping[str, str] = read_table("teacher")["marks"]
+    return next((name for mark, name in marks.items() if mark in text), "")
 
 
 class Teacher:
