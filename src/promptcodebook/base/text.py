@@ -40,8 +40,13 @@ _MOST_PIECES, _FAREWELL_AT_MOST = 1200, 800
 
 
 @cache
+def shipped_table(module: str, name: str) -> dict[str, Any]:
+    """What a .toml file of this package holds, `name` beside the file of a `module`; read once."""
+    return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
+
+
 def _forms() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("text.toml").read_text("utf-8"))
+    return shipped_table(__file__, "text.toml")
 
 
 @cache

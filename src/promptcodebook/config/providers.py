@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from promptcodebook.base.text import shipped_table
 
-@cache
+
 def providers() -> Mapping[str, Any]:
     """The tables of providers.toml, by their names in it."""
-    return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
+    return shipped_table(__file__, "providers.toml")
 
 
 @cache

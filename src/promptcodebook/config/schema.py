@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import astuple
-from functools import cache
-from importlib import resources
 from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import (
@@ -26,6 +23,7 @@ from pydantic import (
 )
 
 from promptcodebook.base.randomness import Randomness
+from promptcodebook.base.text import shipped_table
 from promptcodebook.calls import ROLES, Limits, Role, is_model, schema_of
 from promptcodebook.config.secrets import body_fault, header_fault, refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
@@ -394,10 +392,8 @@ class RoleSettings(Group):
         return headers
 
 
-@cache
 def _presets() -> dict[str, dict[str, Any]]:
-    file = resources.files("promptcodebook.config").joinpath("presets.toml")
-    return tomllib.loads(file.read_text("utf-8"))
+    return shipped_table(__file__, "presets.toml")
 
 
 def preset(name: str) -> dict[str, Any]:

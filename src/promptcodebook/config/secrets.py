@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Callable, Mapping
-from functools import cache
-from importlib import resources
 from typing import Any, cast
 
+from promptcodebook.base.text import shipped_table
 from promptcodebook.config.providers import key_names, providers
 from promptcodebook.errors import ConfigError
 
@@ -26,10 +24,8 @@ _WORD = re.compile(r"[a-z]{1,16}")
 _LONGEST_FORM = 2**16  # characters of a response_format; 500 labels take a quarter of that
 
 
-@cache
 def _lists() -> Mapping[str, Any]:
-    file = resources.files("promptcodebook.config").joinpath("secrets.toml")
-    return tomllib.loads(file.read_text("utf-8"))
+    return shipped_table(__file__, "secrets.toml")
 
 
 def header_fault(name: str, value: str) -> str:

@@ -6,16 +6,14 @@ from __future__ import annotations
 import ast
 import re
 import string
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
 from itertools import islice
 from typing import Any, cast
 
-from promptcodebook.base.text import parse_json
+from promptcodebook.base.text import parse_json, shipped_table
 from promptcodebook.calls import read_message
 from promptcodebook.data.table import SourceRow, Table, cell_text, row_fault
 from promptcodebook.errors import DataError, did_you_mean
@@ -26,12 +24,9 @@ _LETTERS = string.ascii_uppercase
 _OWN_MARK = re.compile(r"\(?[A-Z]\s*[).:]\s*(?=\S)")  # "A) red"
 
 
-@cache
 def terms() -> Mapping[str, Any]:
     """What forms.toml holds."""
-    return tomllib.loads(
-        resources.files("promptcodebook.data").joinpath("forms.toml").read_text("utf-8")
-    )
+    return shipped_table(__file__, "forms.toml")
 
 
 def recognise(rows: Sequence[SourceRow]) -> str:

@@ -13,16 +13,15 @@ import asyncio
 import json
 import os
 import time
-import tomllib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib import resources
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from promptcodebook.base.incidents import Tally
+from promptcodebook.base.text import shipped_table
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, import_extra
@@ -192,7 +191,7 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     model = spec.model
     if kind == "litellm":
         kind, _, model = spec.model.partition("/")
-    names = _provider_names()
+    names = shipped_table(__file__, "otel.toml")
     provider = names.get(parts.hostname or "") or names.get(kind, kind)
     model = model or spec.text.partition("?")[0]
     facts: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": provider}
@@ -201,13 +200,6 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
         facts["server.address"] = parts.hostname
         facts["server.port"] = parts.port or {"http": 80}.get(parts.scheme, 443)
     return f"{operation} {model}", facts
-
-
-@cache
-def _provider_names() -> Mapping[str, str]:
-    return tomllib.loads(
-        resources.files("promptcodebook.integrations").joinpath("otel.toml").read_text("utf-8")
-    )
 
 
 def _messages(turns: Iterable[tuple[str, object]], finish: str = "") -> str:

@@ -7,20 +7,17 @@ import json
 import math
 import re
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
 from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
-from promptcodebook.base.text import LENIENT_JSON, parse_json, shell, strip_tags
+from promptcodebook.base.text import LENIENT_JSON, parse_json, shell, shipped_table, strip_tags
 from promptcodebook.calls import (
     Ending,
     Reply,
@@ -53,10 +50,9 @@ ENDINGS: Mapping[str | None, Ending] = {
 }
 
 
-@cache
 def dialects() -> Mapping[str, Any]:
     """What dialects.toml says of how servers take requests and word refusals."""
-    return tomllib.loads(Path(__file__).with_name("dialects.toml").read_text("utf-8"))
+    return shipped_table(__file__, "dialects.toml")
 
 
 class Malformed(ValueError):

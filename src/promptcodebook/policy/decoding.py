@@ -6,7 +6,6 @@ from __future__ import annotations
 import html
 import math
 import re
-import tomllib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,8 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 from urllib.parse import unquote
+
+from promptcodebook.base.text import shipped_table
 
 _STRANGE = "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
 _FAMILIAR = "aeiopcyxsjhdqwlkvABEIKMHOPCTYXSJGABEZHIKMNOPTYXo"
@@ -26,7 +27,7 @@ _WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
 
 def read_table(name: str) -> Mapping[str, Any]:
     """A file of this room, such as orders.toml."""
-    return tomllib.loads((resources.files("promptcodebook.policy") / name).read_text("utf-8"))
+    return shipped_table(__file__, name)
 
 
 def on_one_line(pattern: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, reduce
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
+from promptcodebook.base.text import shipped_table
 from promptcodebook.calls import Request, Schema
 from promptcodebook.errors import ConfigError, LMError, PolicyError
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
@@ -39,9 +39,8 @@ def hazards() -> Mapping[str, Hazard]:
     return {each["code"]: Hazard(**each) for each in _tree()["hazards"]}
 
 
-@cache
 def _tree() -> Mapping[str, Any]:
-    return tomllib.loads(_read("hazards.toml"))
+    return shipped_table(__file__, "hazards.toml")
 
 
 def _read(name: str) -> str:

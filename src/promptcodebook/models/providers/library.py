@@ -5,16 +5,13 @@ words, and words the reply as such a server would. All above works as ever."""
 from __future__ import annotations
 
 import json
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.base.incidents import Incident
-from promptcodebook.base.text import parse_json
+from promptcodebook.base.text import parse_json, shipped_table
 from promptcodebook.errors import LMError, PcoError, causes_of, import_extra
 from promptcodebook.lm.endpoint import OpenReply
 from promptcodebook.lm.limit import PerLoop
@@ -27,12 +24,9 @@ RefusedCall = tuple[int, JsonDict, Mapping[str, str]]
 _KEYS = ("authorization", "x-api-key")
 
 
-@cache
 def dialect(provider: str) -> JsonDict:
     """The words of a provider's library, from library_words.toml."""
-    return tomllib.loads(Path(__file__).with_name("library_words.toml").read_text("utf-8"))[
-        provider
-    ]
+    return shipped_table(__file__, "library_words.toml")[provider]
 
 
 class Declined(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.base.paths import read_bytes
+from promptcodebook.base.text import shipped_table
 from promptcodebook.config.schema import Price
 from promptcodebook.lm.spec import Spec
 
@@ -41,7 +41,7 @@ def listed_price(spec: Spec) -> Price | None:
 
 
 def _ours(provider: str, name: str) -> Price | None:
-    row = _our_list().get(provider, {}).get(name)
+    row = shipped_table(__file__, "prices.toml").get(provider, {}).get(name)
     return None if row is None else Price.model_validate(dict(zip(_FIELDS, row, strict=False)))
 
 
@@ -54,11 +54,6 @@ def _litellms(provider: str, name: str) -> Price | None:
             millions = [None if each is None else round(each * 1e6, 6) for each in costs]
             return Price.model_validate(dict(zip(_FIELDS, millions, strict=True)))
     return None
-
-
-@cache
-def _our_list() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("prices.toml").read_text("utf-8"))
 
 
 def _litellms_list() -> Mapping[str, Any]:

@@ -6,22 +6,20 @@ figures, paired by its metric. The metrics of Table 1 are those that its figures
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from promptcodebook.base.intervals import Interval
+from promptcodebook.base.text import shipped_table
 from promptcodebook.errors import import_extra
 
 
-@cache
 def read_table(file: str) -> Mapping[str, Any]:
     """What `FILE.toml` beside this one holds."""
-    return tomllib.loads(Path(__file__).with_name(f"{file}.toml").read_text("utf-8"))
+    return shipped_table(__file__, f"{file}.toml")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import resources
 from typing import Any
+
+from promptcodebook.base.text import shipped_table
 
 _WORD = re.compile(r"[a-z0-9]+")
 _TOKEN = re.compile(r"[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9]")
@@ -21,11 +21,9 @@ _MARK = re.compile(r"^\s*(?:[-*•]\s+|\d{1,2}[.)]\s+|\[\d+\]\s*|#+\s+)")
 _ENDINGS = ("ational", "ation", "ions", "ion", "ings", "ing", "edly", "ed", "ly", "es", "s")
 
 
-@cache
 def read_table(name: str) -> Mapping[str, Any]:
     """The table in `simulated/NAME.toml`."""
-    file = resources.files("promptcodebook.paper.simulated").joinpath(f"{name}.toml")
-    return tomllib.loads(file.read_text("utf-8"))
+    return shipped_table(__file__, f"{name}.toml")
 
 
 @cache

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import tempfile
-import tomllib
 import unicodedata
 import zipfile
 import zlib
@@ -19,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
 from promptcodebook.base.paths import settle, sha256_of
+from promptcodebook.base.text import shipped_table
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError, TaskError, causes_of, did_you_mean, import_extra
@@ -294,7 +294,7 @@ _ARRANGE = {
     "livebench_math": _livebench,
     "pupa": _pupa,
 }
-_READ = tomllib.loads(Path(__file__).with_name("public_sources.toml").read_text("utf-8"))
+_READ = shipped_table(__file__, "public_sources.toml")
 # The benchmarks that `pco data fetch` takes from their public homes.
 SOURCES: Mapping[str, PublicSource] = {
     name: PublicSource(name, tuple(Remote(**file) for file in read["files"]), arrange, read["note"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -17,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from promptcodebook.base.incidents import no_tally
 from promptcodebook.base.paths import read_text
-from promptcodebook.base.text import parse_json
+from promptcodebook.base.text import parse_json, shipped_table
 from promptcodebook.calls import Message, Request
 from promptcodebook.errors import (
     ConfigError,
@@ -315,8 +314,7 @@ class RubricJudge:
         return system, _spoken("user", material)
 
     def _after_examples(self, material: Mapping[str, str]) -> tuple[Message, ...]:
-        file = Path(__file__).with_name("judge_shots.toml")
-        listed = tomllib.loads(file.read_text("utf-8"))
+        listed = shipped_table(__file__, "judge_shots.toml")
         turns = [Message("system", listed["system"])]
         for each in listed["examples"]:
             turns += [_spoken("user", each["material"]), _spoken("assistant", each["reply"])]

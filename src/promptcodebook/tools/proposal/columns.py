@@ -8,20 +8,18 @@ ids, dates and what is noted beside a row are neither, nor is an input that hold
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from importlib import resources
 from itertools import chain
 from statistics import fmean, median
 from typing import Any, cast
 
 from promptcodebook.base.randomness import keyed_random
-from promptcodebook.base.text import count_words, parse_json
+from promptcodebook.base.text import count_words, parse_json, shipped_table
 from promptcodebook.data.dataset import split_name
 from promptcodebook.data.table import cell_text, parse_input_template
 from promptcodebook.errors import DataError
@@ -44,11 +42,9 @@ _ANSWERS = (*_TEXTS, "label", "labels", "answers", "number", "JSON", "worked sol
 _NAMED_ANSWERS = (*_ANSWERS, "date", "link", "id")
 
 
-@cache
 def rules() -> Mapping[str, Any]:
     """What names.toml says."""
-    file = resources.files("promptcodebook.tools.proposal").joinpath("names.toml")
-    return tomllib.loads(file.read_text("utf-8"))
+    return shipped_table(__file__, "names.toml")
 
 
 def _words(name: str) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import random
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.base.randomness import keyed_random
+from promptcodebook.base.text import shipped_table
 from promptcodebook.data import Dataset, load
 from promptcodebook.paper.tasks.constraints import checks
 from promptcodebook.tasks.home import read_texts
@@ -76,7 +76,7 @@ def score_of(results: Sequence[checks.CheckResult]) -> Score:
 
 
 SIZES = {"train": 60, "val": 40, "test": 60}
-_DRAWN: Mapping[str, Any] = tomllib.loads(_FOLDER.joinpath("compose.toml").read_text("utf-8"))
+_DRAWN: Mapping[str, Any] = shipped_table(__file__, "compose.toml")
 _CLASHES: Mapping[str, Sequence[str]] = _DRAWN["clashes"]
 _LETTERS = "bfgkpvwy"
 

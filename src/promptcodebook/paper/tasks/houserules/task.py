@@ -11,7 +11,6 @@ Measured once, on SmolLM2: without instruction, on 14 messages, Python and one s
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -19,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook.base.text import shipped_table
 from promptcodebook.base.units import plural
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import load
@@ -28,7 +28,7 @@ from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score
 
 _FOLDER = Path(__file__).parent
-_SHIPPED = tomllib.loads((_FOLDER / "rules.toml").read_text("utf-8"))
+_SHIPPED = shipped_table(__file__, "rules.toml")
 # Topic -> the kind of its rule, in the order of the present prompt's lines.
 RULES: Mapping[str, str] = _SHIPPED["kinds"]
 _CHECKS: Mapping[str, Any] = _SHIPPED["checks"]
@@ -99,7 +99,7 @@ def guess_language(text: str) -> str:
 
 @cache
 def _stop_words() -> Mapping[str, frozenset[str]]:
-    texts = tomllib.loads((_FOLDER / "stop_words.toml").read_text("utf-8"))
+    texts = shipped_table(__file__, "stop_words.toml")
     return {name: frozenset(text.split()) for name, text in texts.items()}
 
 

@@ -7,14 +7,13 @@ import io
 import json
 import re
 import string
-import tomllib
 import unicodedata
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import cast
 
+from promptcodebook.base.text import shipped_table
 from promptcodebook.paper.tasks.ifbench.language import (
     CONTEXT,
     EDGES,
@@ -26,7 +25,7 @@ from promptcodebook.paper.tasks.ifbench.language import (
     without_marks,
 )
 
-_READ = tomllib.loads(Path(__file__).with_name("lists.toml").read_text("utf-8"))
+_READ = shipped_table(__file__, "lists.toml")
 _LISTS = {name: dict.fromkeys(text.split()) for name, text in _READ.items()}  # in their order
 _NAMES = re.compile(rf"\b(?:{'|'.join(_LISTS['names'])})\b")
 _DIGITS = re.compile(r"\d+")

@@ -9,7 +9,6 @@ import os
 import re
 import string
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, ConfigDict, FiniteFloat, create_model
 
+from promptcodebook.base.text import shipped_table
 from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import TaskError, import_extra
 from promptcodebook.tasks.home import BenchmarkRow, check_row
@@ -46,7 +46,7 @@ class InstructionCheck:
     takes: tuple[str, ...]
 
 
-_DEMANDS = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
+_DEMANDS = shipped_table(__file__, "instructions.toml")
 
 
 def read_instructions(checks: Mapping[str, ConstraintCheck]) -> dict[str, InstructionCheck]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from pydantic import model_validator
 
+from promptcodebook.base.text import shipped_table
 from promptcodebook.errors import DataError, require_modules
 from promptcodebook.paper.tasks.livebench_math import score as scoring
 from promptcodebook.tasks.home import BenchmarkRow, Filled, home_of, read_dataset, read_texts
@@ -30,7 +30,7 @@ _GOLD = {
 }
 
 _FOLDER = Path(__file__).parent
-_FEEDBACK = tomllib.loads((_FOLDER / "feedback.toml").read_text("utf-8"))
+_FEEDBACK = shipped_table(__file__, "feedback.toml")
 _SHOWN = 300
 _GAPS_SHOWN = 8
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from promptcodebook.base.text import words_of
+from promptcodebook.base.text import shipped_table, words_of
 from promptcodebook.calls import Chat, Message, Request, Role
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
@@ -27,7 +26,7 @@ from promptcodebook.types import Example, Output, Prompt, Score, Variable
 
 T = TypeVar("T", bound=ReplyShape)
 _FOLDER = Path(__file__).parent
-_TEXTS = tomllib.loads((_FOLDER / "requests.toml").read_text("utf-8"))
+_TEXTS = shipped_table(__file__, "requests.toml")
 _LEAST = 4  # characters of a unit: shorter ones turn up in any text
 WEIGHT = 1.0  # λ: what a whole leak costs, in units of quality
 ENOUGH = 0.5  # of the reference's words in an answer as good as it
