@@ -32,16 +32,7 @@ from promptcodebook.store.run import Recorded
 from promptcodebook.types import Evaluation
 
 _EFFECTS = "effects.sqlite"
-_LAYOUT = Layout(
-    what="file of effects",
-    version=1,
-    script=(
-        *BOOKS,
-        # `mark` identifies the question: a later answer replaces the earlier one.
-        "CREATE TABLE effects (id INTEGER PRIMARY KEY, mark TEXT NOT NULL UNIQUE,"
-        " effect BLOB NOT NULL)",
-    ),
-)
+_LAYOUT = Layout("file of effects", 1, (*BOOKS, Path(__file__).with_suffix(".sql")))
 
 
 @dataclass(frozen=True, slots=True)

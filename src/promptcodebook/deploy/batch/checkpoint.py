@@ -28,15 +28,7 @@ from promptcodebook.store.journal import BOOKS, Journal, add_usage
 from promptcodebook.store.lock import LOCK_FILES, RunLock
 
 _JOB, _ROWS, _JOURNAL = "job.json", "rows.jsonl", "journal.sqlite"
-_LAYOUT = Layout(
-    what="journal of a batch",
-    version=1,
-    script=(
-        *BOOKS,
-        # What is booked already of what a shard has cost at a place, as JSON.
-        "CREATE TABLE shards (place TEXT PRIMARY KEY, booked TEXT NOT NULL)",
-    ),
-)
+_LAYOUT = Layout("journal of a batch", 1, (*BOOKS, Path(__file__).with_suffix(".sql")))
 
 
 def checkpoint_of(target: Path) -> Path:
