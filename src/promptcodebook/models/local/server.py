@@ -69,13 +69,8 @@ _NOT_OBEYED = {
     *("tools", "functions", "logit_bias", "audio", "modalities", "web_search_options"),
     *("logprobs", "top_logprobs"),
 }
-_PLAIN: tuple[object, ...] = (
-    None,
-    False,
-    [],
-    {},
-    ["text"],
-)  # may be said all the same
+# May be said all the same.
+_PLAIN: tuple[object, ...] = (None, False, [], {}, ["text"])
 
 _log = logging.getLogger(__name__)
 

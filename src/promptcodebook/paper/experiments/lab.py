@@ -243,13 +243,10 @@ def open_lab(
     inner = lm or endpoints.connect(spec)
     loop = LoopThread()
 
-    async def close_all() -> None:
-        await endpoints.close()
-        await models.close()
-
     def close() -> None:
         try:
-            loop.run(close_all())
+            loop.run(endpoints.close())
+            loop.run(models.close())
         finally:
             loop.close()
 
