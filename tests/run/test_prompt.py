@@ -105,7 +105,7 @@ def test_what_is_neither_a_file_nor_a_prompt_is_refused(tmp_path: Path) -> None:
     for given, part in (
         (tmp_path / "promt.txt", "did you mean 'prompt.txt'"),
         (tmp_path, "Is a directory"),
-        (tmp_path / "prompt.txt", "the prompt is empty"),
+        (tmp_path / "prompt.txt", "prompt.txt is empty"),
         ("word", "cannot read 'word'"),
         ("", "the prompt is empty"),
     ):

@@ -212,7 +212,7 @@ _PROMPT_FILE = re.compile(r"\S+|[^\n]{1,60}\.(?:txt|md|prompt|j2|jinja2?|tmpl)")
 def read_prompt(given: str | Path, name: str = "--prompt") -> str:
     """A prompt of the user's: the text of the file of that name, or else `given` itself. Raises
     ConfigError when the file cannot be read, or there is none and `given` is one word."""
-    hint = 'name a file of it, or give the text itself, of several words: "Answer in one word."'
+    hint = 'name its file, or give the text itself, of several words: "Answer in one word."'
     text, path = str(given).strip(), Path(given)
     is_path = bool(_PROMPT_FILE.fullmatch(text))
     with suppress(OSError, ValueError):  # a text may be too long for a path
@@ -225,7 +225,8 @@ def read_prompt(given: str | Path, name: str = "--prompt") -> str:
             what = f"{name}: cannot read {str(given)!r}: {getattr(error, 'strerror', error)}{near}"
             raise ConfigError(what, hint=hint) from None
     if not text:
-        raise ConfigError(f"{name}: the prompt is empty", hint=hint)
+        where = f" in {given}" if is_path else ""
+        raise ConfigError(f"{name}: the prompt{where} is empty", hint=hint)
     return text
 
 

@@ -128,6 +128,11 @@ def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(
     assert made["reward"] == {"kind": "label", "labels": labels} and "base_prompt" not in made
     assert made["init"]["instincts"] == [f"Say only: {label}" for label in labels]
     assert made["init"]["prompt"].endswith("account, billing, delivery.")
+    # The grammar's answers are in quotation marks, which `exact` would never take for right.
+    assert propose(tmp_path, "exact", "--yes", "--reward", "exact", name="mine.csv").code == 0
+    made = settings(tmp_path / "exact")
+    assert "extra" not in made["roles"]["executor"]
+    assert made["init"]["instincts"] == [f"Say only: {label}" for label in labels]
 
 
 def test_an_agent_keeps_its_own_way_to_answer(
@@ -158,7 +163,8 @@ def test_a_prompt_is_what_to_beat_and_to_start_from(
     write(tmp_path / "mine.csv", rows(90, queue=lambda n: KINDS[n % 3]))
     (tmp_path / "p.txt").write_text(f"{prompt}\n", "utf-8")
     told = propose(tmp_path, "--yes", "--lm", lm, "--prompt", "p.txt")
-    assert told.code == 0 and "prompt  yours, to beat and to start from" in told.out
+    has = "yours, to beat and to start from" if kind == "from_prompt" else "yours, to beat"
+    assert told.code == 0 and f"prompt  {has}\n" in told.out
     made = settings(tmp_path)
     assert (made["init"]["kind"], made["init"]["prompt"]) == (kind, prompt)
     assert "base_prompt" not in made and load_config(made).init.prompt == prompt

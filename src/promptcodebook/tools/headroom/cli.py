@@ -15,6 +15,7 @@ from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.base.intervals import ENOUGH
 from promptcodebook.base.paths import read_text
 from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import plural
 from promptcodebook.cli import command
 from promptcodebook.cli.command import columns, note, options, show, wrap_text
@@ -118,7 +119,8 @@ def headroom(
         stop = command.announced(assembled.models.interrupt)
         made = run_sync(measure(assembled, design), stop)
     tree = {**asdict(made), "sentence": made.sentence, "tried": list(design.prompts)}
-    show(lambda: tree, lambda: _text(made), as_json=as_json)
+    typed = " ".join(["pco estimate", *([shell(str(wanted.config))] if wanted.config else [])])
+    show(lambda: tree, lambda: f"{_text(made)}\n\nnext: {typed}", as_json=as_json)
 
 
 async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
@@ -198,5 +200,5 @@ def _text(made: HeadroomResult) -> str:
         for name, of in gains.items()
     ]
     text = [f"{model}{made.split} split, {counts}", columns(rows)]
-    text += [wrap_text(made.sentence, ""), wrap_text(_CAVEAT, "- "), "next: pco estimate"]
+    text += [wrap_text(made.sentence, ""), wrap_text(_CAVEAT, "- ")]
     return "\n\n".join(text)

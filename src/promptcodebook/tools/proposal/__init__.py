@@ -166,7 +166,8 @@ def propose(
     summary += _examples(dataset, str(tree.get("base_prompt", "")))
     summary += _choices(seen, scoring, columns)
     summary += [f"splits  {counts}, {drawn}", f"model   {lm or 'none yet'}"]
-    has = "yours, to beat and to start from" if "prompt" in agent.get("init", {}) else ""
+    has = "yours, to beat" if "prompt" in agent.get("init", {}) else ""
+    has += " and to start from" if has and tree["init"]["kind"] == "from_prompt" else ""
     summary.append(f"prompt  {has or 'none: pco train --prompt FILE, or TEXT, starts from yours'}")
     judged, validated = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
     if "verdict_examples" in tree or "validation" in tree:
@@ -287,7 +288,9 @@ def _settings(
             init |= {"instincts": [f"Say only: {label}" for label in said]} if said else {}
             form = {"name": "label", "schema": {"enum": labels}}
             answers = {"type": "json_schema", "json_schema": form}
-            executor |= {} if scoring.several else {"extra": {"response_format": answers}}
+            # The grammar's answer is JSON, in quotation marks: `label` reads it, others do not.
+            form_fits = scoring.kind == "label" and not scoring.several
+            executor |= {"extra": {"response_format": answers}} if form_fits else {}
         elif labels and not own:
             more["base_prompt"] = each
         if executor:
