@@ -219,7 +219,9 @@ class Conclusion:
             for x in (gain.mean, gain.low, gain.high)
         )
         low = low if low[-5:] != high[-5:] else low.split()[0]
-        ends = f"{low} and {high} (95 % interval, {row.count})."
+        # A later run on the same rows is decided by a wider interval: the sentence has it.
+        wider = ", decided by a wider one" if self.earlier else ""
+        ends = f"{low} and {high} (95 % interval{wider}, {row.count})."
         return f"{mean} {unit}; very likely between {ends}"
 
     def html(self, run: str = "RUN") -> str:
