@@ -103,8 +103,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Prompt Codebook Optimization: learn a codebook of short instincts, and compose a prompt "
-    "for every input. Results go to stdout, progress to stderr; --json gives machines what they "
-    "need. Start with `pco demo`.",
+    "for every input. Results go to stdout, progress to stderr; --json prints results for "
+    "machines. Start with `pco demo`.",
 )
 
 

@@ -48,7 +48,7 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or
 TaskName = Annotated[str | None, typer.Option("--task", help="A ready-made task.")]
 DataDir = Annotated[str | None, typer.Option("--data", help="Folder of the task's data.")]
 ModelOption = Annotated[
-    str | None, typer.Option("--lm", help="Model of all roles, e.g. URL#MODEL.")
+    str | None, typer.Option("--lm", help="Model for all roles, e.g. URL#MODEL.")
 ]
 PresetOption = Annotated[
     str | None, typer.Option("--preset", help="default, full, paper, quick, small.")
@@ -77,7 +77,7 @@ PromptOption = Annotated[
     typer.Option(
         "--prompt",
         metavar="FILE|TEXT",
-        help="The prompt that you have; {column} is filled in. With --agent also STAGE=FILE.",
+        help="Your current prompt; {column} is filled in. With --agent also STAGE=FILE.",
     ),
 ]
 Question = Annotated[

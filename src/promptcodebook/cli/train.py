@@ -40,14 +40,14 @@ def train(
     name: str = typer.Option("", help="What to call the run; works wherever a run is."),
     trust: command.Trust = False,
     edited: bool = typer.Option(
-        False, "--edited", help="Resume although the reward or agent was edited."
+        False, "--edited", help="Resume even if the reward or agent was edited."
     ),
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
-    """Learn a codebook; ends with a verdict on the test split.
+    """Learn a codebook and judge it on the test split.
 
-    Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume continues from there."""
+    Ctrl-C (or SIGTERM) stops cleanly and keeps everything; --resume continues from there."""
     path, file = find_run(runs_dir(), resume) if resume else None, None
     if path is None or wanted.config is not None:
         settings, base = wanted.gather()

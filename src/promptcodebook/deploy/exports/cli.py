@@ -29,7 +29,7 @@ def export(
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """A policy in the form that another tool takes.
+    """Export a policy in another tool's format.
 
     Code is a folder with the policy beside it: each input gets the very prompt that the policy
     composes, through the package."""

@@ -45,7 +45,7 @@ def serve(
     host: str = typer.Option("127.0.0.1", help="Address to listen on."),
     port: int = typer.Option(8080, min=0, max=65535, help="0 = any free one."),
     keys: Path | None = typer.Option(
-        None, help="A file of keys that callers may send, one a line; PCO_SERVE_KEY adds more."
+        None, help="A file of keys that callers may send, one per line; PCO_SERVE_KEY adds more."
     ),
     name: str | None = typer.Option(
         None, help="Callers ask for the model pco/NAME; default: the REF's name."
@@ -66,11 +66,11 @@ def serve(
     """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
 
     The first line on stdout is the address to use as base_url; docs/serving.md lists the
-    endpoints. Promoted refs and replaced policy files take effect without a restart. On another
-    address than loopback callers need a key. All else is set in the table [serve] of pco.toml, or
-    by --set serve.KEY=VALUE: `pco config serve` lists the keys.
+    endpoints. Promoted refs and replaced policy files take effect without a restart. On any
+    address other than loopback, callers need a key. Other settings are in the table [serve] of
+    pco.toml, or by --set serve.KEY=VALUE: `pco config serve` lists the keys.
 
-    `pco serve status` says what each served ref did: rewards, routes, its canary, and drift."""
+    `pco serve status` shows each served ref's rewards, routes, canary and drift."""
     table = ServeSettings.of(command.gather_settings(config, {}, sets)[0])
     if ref == "status":
         window_s, share = served_log.seconds_of(table.window), table.key_share

@@ -44,7 +44,7 @@ def reproduce(
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
-    """Measure what a page of docs/results says, and write the page.
+    """Rerun the experiments behind a page of docs/results, and write the page.
 
     Cell by cell, those that matter most first. What is finished is not measured again and no reply
     is paid for twice: stopped by Ctrl-C, the same command resumes. The page lists what is missing.

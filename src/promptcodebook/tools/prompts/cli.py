@@ -41,7 +41,7 @@ def route(
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
-    """Learn which input gets which of your prompts; ends with a verdict on the test split.
+    """Learn which of your prompts suits each input, and judge that on the test split.
 
     No prompt is rewritten. The verdict sets the routed prompts beside the one that their maker
     would deploy (where it is known) and beside the best of them for all inputs. Data, reward and
