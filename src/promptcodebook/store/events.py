@@ -292,8 +292,9 @@ class RunState:
     """How far a run is. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
     `tests` are the verdict's rows in order; `ended` is None while the run is going. `changes` lists
     in words what changed on resuming. `extended_at` is the step at which the run was last made
-    longer (-2 = never). `harmful` are texts that verdicts called so. What was chosen and judged
-    counts until the next step. `looks` counts earlier verdicts, looks at the same test split."""
+    longer (-2 = never). `harmful` are texts that verdicts called so. What was chosen counts until
+    the next step, and what was judged until the next step or validation. `looks` counts earlier
+    verdicts, looks at the same test split."""
 
     step: int = -1
     epoch: int = -1
@@ -353,6 +354,7 @@ def fold_event(state: RunState, event: Event) -> RunState:
             )
         case Validated(step, scope, evaluation):
             mark = Mark.of(evaluation, step, scope)
+            state = replace(state, **unjudged) if state.tests else state
             return replace(state, validations=(*state.validations, mark))
         case Compared(evaluation):
             if state.conclusion is not None:  # the steps before it were left out by the reader

@@ -197,8 +197,8 @@ class RunStore:
         return next((event for event in events if isinstance(event, kind)), None)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
-        """The verdict's rows since the last step or extension, with whole rollouts. Of a row that
-        was judged again, on more examples, the latest."""
+        """The verdict's rows since the last step, validation or extension, with whole rollouts. Of a
+        row that was judged again, on more examples, the latest."""
         found = (event.evaluation for event in self._concluding("judged", Compared))
         return iter({each.name: each for each in found}.values())
 
@@ -217,6 +217,8 @@ class RunStore:
     def _concluding(self, name: str, kind: type[_E]) -> Iterator[_E]:
         """Events of a kind that came after the last step, and after the run was made longer."""
         after = self.last_event("stepped")
+        if kind is Compared:  # a finalist that was validated later may be another policy
+            after = max(after, self.last_event("validated"))
         for number, event in self.numbered_events(where="e.kind = 'amended'", after=after):
             if isinstance(event, Amended) and event.extended:
                 after = number

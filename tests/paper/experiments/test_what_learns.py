@@ -63,7 +63,7 @@ def test_a_sound_teacher_gains_and_one_that_changes_nothing_does_not(
     assert sound > 0.2
     assert broken == [0.0, 0.0]
     page = markdown(EXPERIMENT.page(found))
-    assert "rules, and no language model" in page
+    assert "rules, no language model" in page
     assert "| control | updater-identity | +0." in page
 
 
