@@ -197,8 +197,8 @@ class RunStore:
         return next((event for event in events if isinstance(event, kind)), None)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
-        """The verdict's rows since the last step, validation or extension, with whole rollouts. Of a
-        row that was judged again, on more examples, the latest."""
+        """The verdict's rows since the last step, validation or extension, with whole rollouts.
+        Of a row that was judged again, on more examples, the latest."""
         found = (event.evaluation for event in self._concluding("judged", Compared))
         return iter({each.name: each for each in found}.values())
 
