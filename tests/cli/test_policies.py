@@ -383,7 +383,7 @@ def test_a_plain_prompt_is_scored_alone_and_beside_a_policy(trained: Path) -> No
     for typed, part in (
         (("eval", "--prompt", "p.tx"), "did you mean 'p.txt'"),
         (("eval", "last", "--prompt", "Say {inptu} now."), "did you mean 'input'"),
-        (("eval", "Answer in one word."), "is a prompt, and no run or policy"),
+        (("eval", "Answer in one word."), "looks like a prompt, not a run or policy"),
         (("compare", "last"), "missing argument B"),
     ):
         pco(*typed, cwd=trained).error(2, part)

@@ -275,7 +275,7 @@ def own_prompt(given: list[str] | None, *refs: str) -> Prompt | None:
     """The prompt of `--prompt`, to score. Raises ConfigError for one typed in place of a REF."""
     for ref in refs:
         if (prompt := as_prompt(ref)) is not None:
-            message = f"{prompt_title(prompt)} is a prompt, and no run or policy"
+            message = f"{prompt_title(prompt)} looks like a prompt, not a run or policy"
             raise ConfigError(message, hint=f"type --prompt before it: --prompt {shell(ref)}")
     settings = prompt_settings(None, given, "")
     return Prompt(settings["init"]["prompt"]) if settings else None

@@ -123,7 +123,7 @@ def compare(
     sample, own = Sample(split, count), command.own_prompt(prompt, a, b)
     if bool(b) == bool(own):
         hint = 'pco compare A B, or pco compare A --prompt "TEXT"; pco compare --help'
-        raise ConfigError("missing argument B, or --prompt in its place", hint=hint)
+        raise ConfigError("missing argument B or --prompt", hint=hint)
     with typed.given("pco compare").until_done(a, own or b, sample) as kept:
         asked = Comparing.of((a, own or b), kept, sample)
         if all(isinstance(side, Side) for side in asked.sides):

@@ -176,7 +176,7 @@ def require_effect(config: schema.Config, typed: Mapping[str, Any]) -> None:
     nothing."""
     if (data := typed.get("data_dir")) and not config.task:
         what = "--data has no effect without --task: it is the folder of a ready-made task"
-        raise ConfigError(what, hint=f"for rows of yours: pco init --from {os.path.relpath(data)}")
+        raise ConfigError(what, hint=f"for your own rows: pco init --from {os.path.relpath(data)}")
     if typed.get("executor") and config.task:
         what = f"--agent has no effect beside the ready-made task {config.task}"
         raise ConfigError(what, hint="leave one of them out")

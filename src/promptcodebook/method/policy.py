@@ -163,9 +163,9 @@ class PresentPrompt:
         for name in self.named:
             if name not in self.names:
                 known = sorted(self.names)
-                what = f"the prompt names {{{name}}}, which is no column of the input"
+                what = f"the prompt names {{{name}}}, which is not an input column"
                 hint = (
-                    f"the columns are {', '.join(known)}; {{{{{name}}}}} means the braces as text"
+                    f"the columns are {', '.join(known)}; write {{{{{name}}}}} for literal braces"
                 )
                 raise ConfigError(f"{what}{did_you_mean(name, known)}", hint=hint)
 

@@ -427,7 +427,7 @@ def _json(tree: object) -> bytes:
 def read_policy_file(path: Path) -> PolicyFile:
     """The policy at `path`, of this version or an earlier one. Raises PolicyError, with file and
     reason, when there is none."""
-    hint = "pco runs list shows the runs that hold one"
+    hint = "pco runs list shows the runs that have one"
     try:
         text = read_text(path)
     except FileNotFoundError:

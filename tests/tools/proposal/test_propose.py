@@ -174,7 +174,7 @@ def test_a_prompt_names_the_input_and_never_the_reference(tmp_path: Path) -> Non
     columns = {"why": lambda n: f"since {n} is so", "queue": lambda n: KINDS[n % 3]}
     write(tmp_path / "mine.csv", rows(90, **columns))
     propose(tmp_path, "--yes", "--prompt", "{mesage}? Say it.").error(2, "mean 'message'")
-    propose(tmp_path, "--yes", "--prompt", "Say {queue} now.").error(2, "no column of the input")
+    propose(tmp_path, "--yes", "--prompt", "Say {queue} now.").error(2, "not an input column")
     assert propose(tmp_path, "--yes", "--prompt", "Why {why}? Is it {message}?").code == 0
     assert settings(tmp_path)["data"]["input"] == "{why}\n\n{message}"
     told = pco("init", "other", "--from", "mine.csv", "--yes", cwd=tmp_path)

@@ -179,7 +179,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     spec = parse_spec(text, environment)
     if spec.in_process:
         hint = f"pco lm serve {shell(text)}, then --lm with the address that it prints"
-        raise ConfigError(f"{text} has no address that requests could be passed on to", hint=hint)
+        raise ConfigError(f"{text} has no address to pass requests on to", hint=hint)
     settings = config.roles.get("executor")
     headers = dict(settings.headers) if settings is not None else {}
     found = spec.credentials(headers, environment)

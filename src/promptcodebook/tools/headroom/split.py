@@ -102,6 +102,6 @@ def _sentence(answer: HeadroomAnswer, prompt: Interval, router: Interval) -> str
             f"out it gained {one}; a router that learned from the others added {learned}."
         )
     return (
-        f"Nothing to win was seen with these prompts: one of them for all gained {one} over "
+        f"No gain was found with these prompts: one of them for all gained {one} over "
         f"today's on inputs held out, and a router that learned from the others added {learned}."
     )
