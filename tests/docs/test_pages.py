@@ -291,7 +291,17 @@ def test_a_block_that_fails_is_named(tmp_path: Path) -> None:
 # The Python of the other pages runs, given what each takes as known: data, a run, a policy.
 
 SMALL = {"preset": "quick", "update": {"epochs": 1, "batch_size": 6}, "validation": {"every": 0}}
-GUIDES = ["registry.md", "router.md", "verdict.md", "your-code.md"]
+GUIDES = [
+    "registry.md",
+    "router.md",
+    "verdict.md",
+    "your-code.md",
+    "reference/events.md",
+    "reference/policy-file.md",
+    "tasks/pupa.md",
+    "reference/rewards.md",
+    "config.md",
+]
 
 
 def reward(example: pco.Example, output: str) -> pco.Score:
