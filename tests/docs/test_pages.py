@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import tomllib
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import typer
 import promptcodebook
 import promptcodebook as pco
 from promptcodebook.cli import app as tree
+from promptcodebook.cli.usage import read_options
 from promptcodebook.config import load_config
 from promptcodebook.config.loading import describe
+from promptcodebook.errors import ConfigError
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.tasks.rewards import make_reward, reward_kinds
 from tests.build.blocks import DOCS, blocks_of, generator, run_page
@@ -164,10 +167,15 @@ def fault_of(words: list[str]) -> str:
     return ""
 
 
+def typed_of(text: str) -> list[str]:
+    """The commands in the blocks of a page."""
+    blocks = "\n".join(_FENCE.findall(text)).replace("\\\n", " ")
+    return re.findall(r"^(?:\$ |.*&& |\s*- run: )?(pco [^\n]*)", blocks, re.M)
+
+
 def lines_of(text: str) -> list[str]:
     """The commands of a page: typed in blocks, or named in its sentences."""
-    blocks = "\n".join(_FENCE.findall(text)).replace("\\\n", " ")
-    typed = re.findall(r"^(?:\$ |.*&& |\s*- run: )?(pco [^\n]*)", blocks, re.M)
+    typed = typed_of(text)
     flowing = re.sub(r"\s+", " ", _FENCE.sub("", text))
     return [*typed, *_SPAN.findall(flowing)]
 
@@ -184,6 +192,20 @@ def test_the_commands_that_pages_print_exist() -> None:
         if fault := fault_of(words[1:]):
             faults.append(f"{page}: {line}: {fault}")
     assert faults == []
+
+
+def test_no_block_of_a_page_has_an_option_without_effect() -> None:
+    root, faults, count = typer.main.get_command(tree.app), list[str](), 0
+    for page in PAGES:
+        for line in typed_of(page.read_text("utf-8")):
+            words = line.partition(" #")[0].split()[1:]
+            typed = list(takewhile(lambda word: word not in _END, words))
+            count += 1
+            try:
+                read_options(root, typed)
+            except ConfigError as error:
+                faults.append(f"{page.name}: {line}: {error}")
+    assert faults == [] and count > 100
 
 
 @pytest.mark.parametrize(("line", "fault"), [
