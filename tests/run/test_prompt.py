@@ -82,7 +82,7 @@ def test_it_comes_from_a_file_too_and_own_instincts_stay(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("prompt", "message"), [
-    ("Answer {questoin} now.", r"names \{questoin\}, which is not an input column.*mean 'question'"),
+    ("Answer {questoin} now.", r"names \{questoin\}, which is not an input.*mean 'question'"),
     ("The answer is {answer}.", r"names \{answer\}, which is not an input column"),
 ])  # fmt: skip
 def test_a_column_that_is_not_there_is_an_error_before_anything_is_paid_for(
