@@ -4,10 +4,10 @@ Each end errs with at most 2.5 %. What a paired difference of rewards is like de
 
 - Student's interval, widened to Hall's, which corrects for skewness: a prompt with a rare fault has
 many small gains and a few heavy losses. Where those are rare few values may show none: from 20 on,
-each end allows for two standard errors of the skewness, √(6/n), more than was seen. - Where fewer
-than six values differ from the commonest one no test of signs can tell anything (2**-5 > 2.5 %).
-There the share of values that differ is bounded exactly (Clopper-Pearson), and all of it may lie at
-the end of the range.
+each end allows for two standard errors of the skewness, √(6/n), more than was seen.
+- Where fewer than six values differ from the commonest one no test of signs can tell anything
+(2**-5 > 2.5 %). There the share of values that differ is bounded exactly (Clopper-Pearson), and all
+of it may lie at the end of the range.
 
 Values that depend on one another, such as the turns of a conversation, count once a group. The
 variance is that of the groups' shares of the mean (a ratio estimator), the skewness that of their
