@@ -15,7 +15,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -26,7 +25,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from promptcodebook.base.paths import runs_dir
-from promptcodebook.base.text import printable, shell
+from promptcodebook.base.text import printable, shell, shipped_table
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import (
@@ -138,8 +137,8 @@ class Command(TyperCommand):
 @cache
 def first_options() -> dict[str, list[str]]:
     """By command, the options that people type first; without an entry all of them are."""
-    text = (resources.files("promptcodebook.cli") / "first_options.toml").read_text("utf-8")
-    return {name: options.split() for name, options in tomllib.loads(text).items()}
+    table = shipped_table(__file__, "first_options.toml")
+    return {name: options.split() for name, options in table.items()}
 
 
 class _Commands(typer.Typer):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
-from functools import cache
-from importlib import resources
 from typing import Any
 
+from promptcodebook.base.text import shipped_table
 from promptcodebook.errors import ConfigError, did_you_mean
 
 
-@cache
 def typed_words() -> dict[str, Any]:
     """What is typed and what is said of it: options.toml."""
-    text = (resources.files("promptcodebook.cli") / "options.toml").read_text("utf-8")
-    return tomllib.loads(text)
+    return shipped_table(__file__, "options.toml")
 
 
 def read_options(root: Any, words: Sequence[str]) -> list[str]:
