@@ -598,3 +598,13 @@ def test_what_is_not_installed_is_named_with_its_extra(
     with pytest.raises(MissingExtra, match="a distilled router") as error:
         distil(routes(1, 12, 0.0), 3, 2)
     assert "promptcodebook[router]" in error.value.hint
+
+
+def test_a_distilled_route_is_as_long_as_those_that_it_imitates() -> None:
+    """Where an encoder took one or three of three by the input, S = 3 is a maximum."""
+    said = {"red": (0,), "blue": (0, 1, 2)}
+    own = [Imitated(f"{w}{i}", f"{w} {i}", said[w]) for i in range(20) for w in said]
+    ranker = Ranker(distil(own, 3, 1), THREE)
+    assert ranker.choose("blue one", 3) == (0, 1, 2)
+    few = [Imitated(f"x{i}", f"red {i}", (0, 1) if i % 4 == 0 else (0,)) for i in range(20)]
+    assert Ranker(distil(few, 3, 1), THREE).choose("red", 3) == (0,)
