@@ -31,6 +31,7 @@ from promptcodebook.store.events import (
     Amended,
     Broke,
     Compared,
+    Concluded,
     Ended,
     Event,
     Resumed,
@@ -539,6 +540,16 @@ def test_the_last_step_decides_where_the_run_stands(
     assert (ended.ended, ended.detail, ended.missing) == ("budget", "5 usd", "none")
     resumed = fold([Resumed(4, "2026-02-01")], ended)
     assert resumed == replace(state, resumes=1)
+
+
+def test_what_was_judged_counts_until_a_state_is_validated_after_it() -> None:
+    """The later one may be deployed: a verdict before it is a look, about another policy."""
+    judged = [validated(0, 0.5, "full"), Compared(seen(0.5)), Concluded("No.", False)]
+    assert fold(judged).tests and fold(judged).conclusion is not None and fold(judged).looks == 0
+    later = fold([*judged, validated(1, 0.9, "full")])
+    assert (later.tests, later.conclusion, later.looks) == ((), None, 1)
+    again = fold([*judged, validated(1, 0.9, "full"), Compared(seen(0.9))])
+    assert [mark.score for mark in again.tests] == [0.9]
 
 
 def test_the_best_validation_is_the_highest_and_on_a_tie_the_earliest() -> None:
