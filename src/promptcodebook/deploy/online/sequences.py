@@ -105,15 +105,16 @@ def interval(tally: ValueCounts, alpha: float = 0.05) -> Ends:
 
 def difference(a: ValueCounts, b: ValueCounts, alpha: float = 0.05) -> Ends:
     """Of mean a - mean b; each end errs in at most alpha / 2 of cases, at any number of looks."""
-    (a_rises, a_falls), (b_rises, b_falls) = _doubts(a), _doubts(b)
-    ends = _left(a_rises, b_falls, alpha), _left(b_rises, a_falls, alpha)
-    low, high = (float((mean - partner).min()) / MEANS for mean, partner in ends)
-    return low, -high
+    low, high, _ = compare_means(a, b, alpha)
+    return low, high
 
 
-def least_odds_ratio(a: ValueCounts, b: ValueCounts, alpha: float = 0.05) -> float:
-    """The least odds of mean a, m / (1 - m), over those of mean b that `difference` leaves. It is
-    1 where the lower end of the difference is 0, and above 1 where that is above 0.
+def compare_means(
+    a: ValueCounts, b: ValueCounts, alpha: float = 0.05
+) -> tuple[float, float, float]:
+    """The ends of `difference`, and a factor: the least odds of mean a, m / (1 - m), over those of
+    mean b that it leaves. The factor is 1 where the lower end is 0, and above 1 where that is above
+    0.
 
     It says how unequally users may answer until nothing is left of a gain. Let content users (1)
     answer g times as often as the others (0) of the same arm, with g = s of arm a and t of arm b.
@@ -125,8 +126,12 @@ def least_odds_ratio(a: ValueCounts, b: ValueCounts, alpha: float = 0.05) -> flo
     1 + (g - 1) r times that of r = 0. The mean m of all has E[(r - m) / (1 + (g - 1) r)] = 0 over
     the answers. That function of r is concave for g > 1 and convex for g < 1. Thus among answers of
     one mean those at 0 and 1 move m furthest."""
-    mean, partner = _left(_doubts(a)[0], _doubts(b)[1], alpha)
-    return float((mean * (MEANS - partner) / ((MEANS - mean) * partner)).min())
+    (a_rises, a_falls), (b_rises, b_falls) = _doubts(a), _doubts(b)
+    mean, partner = _left(a_rises, b_falls, alpha)
+    theirs, ours = _left(b_rises, a_falls, alpha)
+    low, high = float((mean - partner).min()) / MEANS, -float((theirs - ours).min()) / MEANS
+    odds = mean * (MEANS - partner) / ((MEANS - mean) * partner)
+    return low, high, float(odds.min())
 
 
 def rate_ratio(ours: float, theirs: float, share: float, alpha: float = 0.05) -> Ends:
