@@ -181,6 +181,10 @@ def gained(runs: Runs) -> list[float]:
     return [fmean(run["rewards"]) - fmean(run["first"]) for run in runs]
 
 
+def _gain(runs: Runs) -> str:
+    return what_learns.with_reach(what_learns.over_seeds(gained(runs))) if runs else "none ran"
+
+
 def _line(arm: Arm, runs: Runs, rules: Runs) -> list[str]:
     gains = gained(runs)
     of_rules = fmean(gained(rules[: len(runs)])) if rules else math.nan
@@ -220,6 +224,10 @@ def _page(measured: shared.Results) -> Page:
         rows = [_line(arm, runs[arm.name], rules) for arm in mine]
         blocks += [f"## {section['title']}", section["text"]]
         blocks += [PageTable(section["name"], columns, rows)] * bool(rows)
+        if roles := section.get("controls"):
+            ends: Mapping[str, str] = table["controls"]
+            beside = [[role, *(_gain(runs[role + end]) for end in ends)] for role in roles]
+            blocks.append(PageTable("controls", ["role", *ends.values()], beside))
     return shared.framed(measured, "", blocks, [head, *_goal(runs)])
 
 
