@@ -28,11 +28,11 @@ model = "openai/MODEL"
 
 "none" means that the key is not set; `--set key=none` removes a value (but "none" is a choice of
 `encoder.mode` and `explore.policy`). The error for an unknown key names the nearest known one. The
-defaults are those of the preset `default`. `--preset full` has those of the whole method, `--preset
+defaults are those of the preset `default`; `--preset full` has those of the whole method, `--preset
 paper` the paper's. `config/presets.toml` says where they differ and why.
 
-A line has a key with its default. In parentheses are the paper's symbol, the accepted values and
-the unit, unless the text names them.
+Each line gives a key and its default. In parentheses are the paper's symbol, the accepted values
+and the unit, unless the text names them.
 
 ## Usual settings
 

@@ -40,12 +40,12 @@ _EXAMPLES = {
 }
 _OPTIONS = {
     "schema": {
-        "schema": "a JSON schema, or the path of a file of it (needed)",
-        "fenced": "one code fence around the JSON is allowed (`false`)",
+        "schema": "a JSON schema, or the path of its file (needed)",
+        "fenced": "allows one code fence around the JSON (`false`)",
     },
     "judge": {
         "rubric": "what a good answer does, in words (needed)",
-        "shots": "worked examples go first, for a small model",
+        "shots": "puts worked examples first, for a small model",
     },
     "sum": {
         "parts": "rewards, each with its options and a `weight` (1.0); "

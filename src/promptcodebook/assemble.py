@@ -152,7 +152,7 @@ class Plan:
             raise ConfigError(message, hint=hint)
         program = self.task.program
         if isinstance(program, AgentProgram) and not program.wants_prompt:
-            what = "compose_per_stage has a prompt for each stage, and the executor takes one text"
+            what = "compose_per_stage makes a prompt per stage, but the executor takes one text"
             hint = "annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')"
             raise ConfigError(what, hint=hint)
         return tuple(program.stages)
@@ -295,7 +295,7 @@ class Assembled:
         return Evaluator(trial, config.randomness, floor, samples=samples)
 
 
-_WITHHELD = "what it said is withheld, since the data are private"
+_WITHHELD = "its message is withheld, since the data is private"
 
 
 @dataclass(frozen=True)
@@ -486,7 +486,7 @@ async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
         raise _refusal(errors[0])
     warnings = [
         f"{error}: it was tried with an answer that makes no sense. Such rollouts count as failed "
-        "and teach nothing: let it return 0.0 for an answer that it cannot read"
+        "and teach nothing: return 0.0 for an answer that it cannot read"
         for error in errors[:1]
     ]
     values = {score.value for score in scores.values() if score is not None}
@@ -496,7 +496,7 @@ async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
     if len(scores) == 2 and not errors and len(values) == 1 and not (label or is_ours(reward)):
         warnings.append(
             f"the reward gives {values.pop():g} to the reference as well as to "
-            f"{quote(_NONSENSE)}: look whether it tells good answers from bad ones"
+            f"{quote(_NONSENSE)}: check that it tells good answers from bad ones"
         )
     low, told = plan.config.reward_range[0], not label or is_ours(reward)
     train = plan.dataset.train if rows and told else ()
@@ -506,7 +506,7 @@ async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
 
 def _refusal(error: PcoError) -> ConfigError:
     return ConfigError(
-        f"the reward was tried before anything is paid for: {error}",
+        f"the reward failed its trial, before anything was paid for: {error}",
         hint=f"{error.hint.partition(';')[0]}, and return 0.0 for an answer that it cannot read; "
-        "user_code.trial = false leaves this try out",
+        "user_code.trial = false skips this trial",
     )

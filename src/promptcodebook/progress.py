@@ -242,7 +242,7 @@ class Lines(Watcher):
                 self._write(f"{label}run {run_id} in {path}: {ours}{view.models}")
                 if stream is not None:
                     again = f"pco train --resume {run_reference(Path(path))}"
-                    self._write(f"Ctrl-C stops, `{again}` resumes it")
+                    self._write(f"Ctrl-C stops the run; `{again}` resumes it")
             case Phase(name, done, total):
                 now = self.clock()
                 if stream is not None and now - self._last >= QUIET_S:

@@ -155,7 +155,7 @@ def routed(learnt: pco_api.Run) -> Path:
 def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
     result = pco("explain", "last", QUERY, *NO_MODEL, cwd=routed)
     assert result.code == 0, result.err
-    assert "router's score with one instinct alone (it ranks, and is no reward)" in result.out
+    assert "router's score with one instinct alone (for ranking, not a reward)" in result.out
     promised = re.findall(r"^  (\d\.\d+)  (.+)$", result.out, re.M)
     values = [float(value) for value, _ in promised]
     assert values == sorted(values, reverse=True)
@@ -213,7 +213,7 @@ def test_one_figure_of_an_instinct_is_shown_everywhere(routed: Path, learnt: pco
     without = tests["none"].set_index("example").loc[own]["reward"].mean()
     figure = f"{with_it:.3f} with it, {without:.3f} without: {with_it - without:+.3f} (95 % "
     shown = pco("registry", "show", "last", cwd=routed)
-    assert "learned from 192 outcomes, no model is asked" in shown.out
+    assert "learned from 192 outcomes; calls no model" in shown.out
     explained = pco("explain", "last", QUERY, *NO_MODEL, cwd=routed)
     report = pco("report", "last", "-o", "r.html", cwd=routed)
     assert report.code == 0
@@ -247,7 +247,7 @@ def test_the_best_single_instinct_can_be_had(
 def test_a_policy_without_one_says_so(trained: Path, run_id: str) -> None:
     result = pco("prompt", run_id, "--row", "best_single", cwd=trained)
     result.error(2, "does not record the prompt of the row 'best_single'")
-    with pytest.raises(PolicyError, match="each input gets another"):
+    with pytest.raises(PolicyError, match="each input gets its own"):
         pco_api.load_policy(trained / "runs" / run_id / "policy.json", lm="simulated").row(
             "learned"
         )

@@ -74,7 +74,7 @@ def test_every_commented_setting_is_one_that_exists_with_its_default(scaffold: P
 
 def test_no_file_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "reward.py").write_text("mine")
-    pco("init", cwd=tmp_path).error(2, "reward.py exists already", "nothing was written")
+    pco("init", cwd=tmp_path).error(2, "reward.py already exists", "nothing was written")
     assert [p.name for p in tmp_path.glob("*.*")] == ["reward.py"]
     assert (tmp_path / "reward.py").read_text() == "mine"
 
@@ -167,7 +167,7 @@ def test_an_input_in_two_splits_fails_with_both_places(tmp_path: Path) -> None:
     result = pco(*args, cwd=tmp_path)
     assert result.code == 1
     assert "fail  d.jsonl:3 (train) and d.jsonl:5 (test) have the same input" in result.out
-    assert "warn  no verdict will come of 1 test example: it takes at least 20." in result.out
+    assert "warn  1 test example cannot give a verdict, which takes at least 20." in result.out
     as_json = pco(*args, "--json", cwd=tmp_path)
     assert as_json.code == 1
     assert as_json.json["clean"] is False and len(as_json.json["overlaps"]) == 1
@@ -215,7 +215,7 @@ def test_too_few_test_examples_for_a_verdict_are_named_before_anything_is_spent(
 ) -> None:
     finding = found(doctor(folder))["verdict"]
     assert finding["level"] == "warn" and "data.fractions" in finding["next_step"]
-    message = "no verdict will come of 6 test examples: it takes at least 20"
+    message = "6 test examples cannot give a verdict, which takes at least 20"
     assert finding["what"] == message
     short = ("--set", "update.epochs=1", "--set", "validation.every=0")
     assert message in pco("estimate", *short, "--json", cwd=folder).json["assumptions"]

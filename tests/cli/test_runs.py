@@ -59,7 +59,7 @@ def test_the_list_has_a_line_per_run_with_its_verdict(
         shown = [line for line in lines if line.startswith(f"{run_id}  ")]
         assert len(shown) == (2 if width == 80 else 1)
         assert "  finished" in shown[0]
-        assert lines[-1].startswith("* of the simulated model")
+        assert lines[-1].startswith("* on the simulated model")
 
 
 def test_every_column_of_the_one_list_is_on_the_terminal_and_in_the_viewer(

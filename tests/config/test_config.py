@@ -180,7 +180,7 @@ def test_none_in_words_is_none_in_a_file_as_in_set(tmp_path: Path) -> None:
     sets = set_layer(["roles.critic.temperature=none", "roles.critic.extra.response_format=none"])
     typed = load_config(sets).roles["critic"]
     assert typed.temperature is None and typed.extra == critic.extra == {"response_format": "none"}
-    with pytest.raises(ConfigError, match="is decided by the run"):
+    with pytest.raises(ConfigError, match="the run decides"):
         load_config({"roles": {"critic": {"extra": {"response_format": {"type": "text"}}}}})
 
 

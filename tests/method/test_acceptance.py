@@ -272,5 +272,5 @@ def test_a_rule_is_ours_or_an_installed_package_s(
     with pytest.raises(ConfigError, match=r"accept 'gentel' \(did you mean 'gentle'\?\)") as error:
         find_rule("gentel")
     assert error.value.hint == "update.accept = one of always, improve, improve_each, gentle, plain"
-    with pytest.raises(ConfigError, match="'plain' is no async function"):
+    with pytest.raises(ConfigError, match="'plain' is not async"):
         find_rule("plain")

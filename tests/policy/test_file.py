@@ -261,7 +261,7 @@ def test_the_rows_with_one_prompt_are_named() -> None:
     known = file.with_about(present="You are terse.")
     assert known.fixed_prompt("present").text == "You are terse." and known.digest == file.digest
     for row in ("learned", "untrained", "concatt"):
-        with pytest.raises(PolicyError, match="each input gets another") as caught:
+        with pytest.raises(PolicyError, match="each input gets its own") as caught:
             file.fixed_prompt(row)
     assert "are 'none', 'concat', 'present', 'best_fixed', 'best_single'" in caught.value.hint
 

@@ -123,7 +123,7 @@ def test_the_codebook_is_the_one_that_every_other_command_takes(
     assert reference.best is not None and reference.best.step == step
     markup = section(store, LearnedSection)
     name = "the untrained state" if step < 0 else f"the state after step {step + 1},"
-    assert f"The codebook as it is deployed: {name}" in markup
+    assert f"The deployed codebook: {name}" in markup
     cards = re.findall(r'id="instinct-(\d+)">\s*<h3>.*?<span class="text">(.*?)</span>', markup)
     texts = {int(k): html.unescape(text) for k, text in cards}
     assert texts == dict(enumerate(e.text for e in reference.file.codebook))

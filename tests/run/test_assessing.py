@@ -106,7 +106,7 @@ def test_a_policy_must_be_one_a_keyword_known_and_a_budget_holds(run: pco.Run) -
         pco.compare(run, run, row="concat")  # type: ignore[call-arg]
     with pytest.raises(errors.BudgetReached, match="budget") as caught:
         pco.evaluate(run, budget="3calls", again=True)
-    assert "pco train" not in caught.value.hint and "greater budget" in caught.value.hint
+    assert "pco train" not in caught.value.hint and "larger budget" in caught.value.hint
 
 
 # --- progress ---

@@ -128,7 +128,7 @@ def test_a_reached_budget_is_resumable_and_ends_at_the_same_bytes(
 def test_a_run_is_found_and_resumed_by_its_name_which_it_keeps(tmp_path: Path) -> None:
     part = train(tmp_path, name_it="tickets", budget="40calls")
     assert part.name == "tickets"
-    with pytest.raises(pco.PcoError, match="not begun under the name 'other'"):
+    with pytest.raises(pco.PcoError, match="not started under the name 'other'"):
         train(tmp_path, resume="tickets", name_it="other")
     rest = train(tmp_path, resume="tickets")
     assert (rest.id, rest.name, rest.ended) == (part.id, "tickets", "finished")

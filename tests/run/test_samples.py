@@ -57,7 +57,7 @@ def test_a_verdict_counts_each_example_by_the_mean_of_its_samples(
     mine = Counter(r.messages[-1].content for r in asked if r.messages[0].content == system)
     assert mine == dict.fromkeys(inputs, N) and not any(r.greedy for r in asked)
     assert (present.calls_per_query, present.per_query.calls, present.score.n) == (1.0, 1, 32)
-    assert "counts with the mean of 4 answers" in made.verdict
+    assert "counts as the mean of 4 answers" in made.verdict
     heard = list[ProgressEvent]()
     once, other = run(tmp_path / "once", None)
     run(tmp_path / "heard", 2, listener=heard.append)

@@ -390,7 +390,7 @@ async def trial(reward: Any, rows: list[dict[str, str]] = ROWS, **more: Any) -> 
 async def test_one_that_cannot_be_used_is_refused_with_what_to_do(
     reward: Callable[..., Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match="before anything is paid for") as caught:
+    with pytest.raises(ConfigError, match="before anything was paid for") as caught:
         await trial(reward)
     assert message in str(caught.value)
     assert "user_code.trial = false" in caught.value.hint

@@ -142,7 +142,7 @@ def test_a_cheaper_row_whose_own_gain_is_unclear_leaves_it_unclear() -> None:
     assert ", n = 40) over the present prompt, but shows no clear difference from the concat" in (
         made.sentence
     )
-    assert ", n = 40). Nor has that a clear gain of its own: +0." in made.sentence
+    assert ", n = 40). Nor does that have a clear gain of its own: +0." in made.sentence
     assert made.sentence.endswith(", n = 40). More test examples would tell.")
 
 
@@ -612,7 +612,7 @@ def test_a_price_is_set_beside_the_gain_and_what_is_not_metered_keeps_within_no_
     dark = replace(mine, rollouts=tuple(replace(r, metered=False) for r in mine.rollouts))
     entries[-1] = replace(entries[-1], evaluation=dark)
     made = conclude(entries, JudgingTerms(max_cost="9x"))
-    assert made.worth is False and "costs is not known, and verdict.max_cost" in made.sentence
+    assert made.worth is False and "costs is unknown, and verdict.max_cost" in made.sentence
     assert "times" not in made.headline().lines["cost"]
 
 
@@ -621,7 +621,7 @@ def test_a_clear_gain_is_undecided_where_the_budget_did_not_reach_a_rival() -> N
     made = conclude([present, concat, learned], JudgingTerms(missing=("the untrained codebook",)))
     assert made.worth is None and made.deploy == ""
     assert made.sentence.startswith("Undecided: the learned prompt shows +0.502")
-    assert "The untrained codebook takes no more calls, but the budget did not" in made.sentence
+    assert "The untrained codebook takes no more calls, but the budget ran out" in made.sentence
     head = made.headline("RUN")
     assert head.decision == "Undecided"
     assert "so that the untrained codebook can be judged" in head.lines["next"]

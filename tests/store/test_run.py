@@ -59,7 +59,7 @@ def test_a_new_run_has_a_name_that_says_when_and_what(run: RunStore, header: Hea
     second = RunStore.create(run.path.parent, header)
     second.close()
     assert second.header.id == "20260131-154502-constraints-2"
-    with pytest.raises(StoreError, match="exists already") as caught:
+    with pytest.raises(StoreError, match="already exists") as caught:
         RunStore.create(run.path.parent, replace(header, id=run.header.id))
     assert "--resume" in caught.value.hint
 

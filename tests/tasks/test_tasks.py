@@ -228,7 +228,7 @@ async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
     plain = make_program("agent.py:plain", tmp_path)
     assert await plain(Prompt("p "), example, chat(lm)) == Output("p x")
     (tmp_path / "bad.py").write_text("def run(prompt): ...\n")
-    with pytest.raises(ConfigError, match=r"it must take \(prompt, example, lm\)"):
+    with pytest.raises(ConfigError, match=r"the function must take \(prompt, example, lm\)"):
         make_program("bad.py:run", tmp_path)
 
 

@@ -22,13 +22,13 @@ class Incident(StrEnum):
         made.once = once
         return made
 
-    RATE_LIMITED = "rate_limited", "calls the server put off (429)"
-    UNAVAILABLE = "unavailable", "calls the server put off (503)"
+    RATE_LIMITED = "rate_limited", "calls that the server put off (429)"
+    UNAVAILABLE = "unavailable", "calls that the server put off (503)"
     SERVER_ERROR = "server_error", "calls answered with a server error (5xx)"
     DROPPED = "dropped", "connections that broke in the middle of a call"
     BROKEN_OFF = "broken_off", "replies that the server broke off before their end"
     MALFORMED_BODY = "malformed_body", "bodies that were not a chat completion"
-    REFUSED_CONNECTION = "refused_connection", "connections that nothing answered"
+    REFUSED_CONNECTION = "refused_connection", "connections that got no answer"
     TIMEOUT = "timeout", "calls that took longer than the timeout"
     MALFORMED = "malformed", "replies that were not the JSON asked for"
     REPAIRED = "repaired", "replies repaired without asking again"
@@ -37,25 +37,25 @@ class Incident(StrEnum):
     TRUNCATED = "truncated", "replies cut at their length cap"
     PARSE_FAILED = "parse_failed", "replies that never became the value asked for"
     ROUTE_REPAIRS = "route_repairs", "routes with wrong picks that were repaired", False
-    ROUTE_FALLBACKS = "route_fallbacks", "routes filled up with the best-rated instincts", False
+    ROUTE_FALLBACKS = "route_fallbacks", "routes filled with the best-rated instincts", False
     UNKNOWN_INSTINCTS = "unknown_instincts", "complaints that named no active instinct", False
     PROMPT_FALLBACKS = "prompt_fallbacks", "prompts joined verbatim, without the generator", False
     REWRITES_REASKED = "rewrites_reasked", "rewrites asked for once more, with the reason", False
-    ENCODER_REFUSED = "encoder_refused", "rewrites of θ taken back, as routes fell back", False
+    ENCODER_REFUSED = "encoder_refused", "rewrites of θ undone, because routes fell back", False
     HARMFUL = "harmful", "verdicts that call an instinct or a prompt harmful", False
     REWRITES_UNSAFE = "rewrites_unsafe", "rewrites refused by the safety scan", False
     REWRITES_LONG = "rewrites_long", "replies that were no text, or too long for a rewrite", False
-    REWRITES_COPYING = "rewrites_copying", "replies that said what another instinct says", False
+    REWRITES_COPYING = "rewrites_copying", "replies that repeated another instinct", False
     REWRITES_LEAKING = "rewrites_leaking", "replies that quoted a training example", False
-    REWRITES_CUT = "rewrites_cut", "rewrites cut to their cap at a sentence's end", False
+    REWRITES_CUT = "rewrites_cut", "rewrites cut to their length limit at a sentence's end", False
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
-    USAGE_REPLACED = "usage_replaced", "replies without credible token counts: we count ourselves"
+    USAGE_REPLACED = "usage_replaced", "replies without credible token counts, so we counted"
     CACHE_HITS = "cache_hits", "replies taken from the cache, not paid for"
     CACHE_MISSES = "cache_misses", "calls that the cache held no reply for"
     CACHE_BYPASSED = "cache_bypassed", "times that the cache failed and the run did without it"
-    SHARED_CALLS = "shared_calls", "calls that took the reply of an equal one, paid once"
+    SHARED_CALLS = "shared_calls", "calls that shared the reply of an identical one, paid once"
     JOURNAL_HITS = "journal_hits", "replies of this run read back, not paid for again"
-    JOURNAL_DAMAGED = "journal_damaged", "kept replies that cannot be used, asked for again"
+    JOURNAL_DAMAGED = "journal_damaged", "stored replies that could not be used, asked for again"
 
 
 class Tally(Protocol):

@@ -139,7 +139,7 @@ def restrain(db: sqlite3.Connection) -> None:
     _limit_time(db, _MOST_S)
     odd = db.execute(_ODD).fetchone()
     if odd is not None:
-        raise sqlite3.DatabaseError(f"{str(odd[0])[:40]!r} in it is no plain table")
+        raise sqlite3.DatabaseError(f"{str(odd[0])[:40]!r} in it is not a plain table")
 
 
 def _limit_time(db: sqlite3.Connection, seconds: float) -> None:
@@ -435,7 +435,7 @@ def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = ""
             f"the {what} {path} stayed locked by another process for {_BUSY_S:.0f} s",
             hint="wait for the other process to end, then run the command again",
         )
-    slow = "reading it took more than a file of ours ever does"
+    slow = "reading it took longer than any file of ours does"
     return StoreError(
         f"the {what} {path} cannot be used: "
         f"{slow if primary == sqlite3.SQLITE_INTERRUPT else error}",

@@ -50,33 +50,34 @@ ModelOption = Annotated[
     str | None, typer.Option("--lm", help="Model for all roles, e.g. URL#MODEL.")
 ]
 PresetOption = Annotated[
-    str | None, typer.Option("--preset", help="default, full, paper, quick, small.")
+    str | None, typer.Option("--preset", help="default, full, lean, paper, quick or small.")
 ]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="Set any key: a.b=value.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
-Plain = Annotated[bool, typer.Option("--plain", help="A line for each step, also on a terminal.")]
+Plain = Annotated[bool, typer.Option("--plain", help="One line per step, even on a terminal.")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run code and models of runs that you did not create.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask questions.")]
 BudgetOption = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]
-Again = Annotated[bool, typer.Option("--again", help="Ask again for what a run was answered.")]
+Again = Annotated[bool, typer.Option("--again", help="Do not reuse the answers of a run.")]
 SamplesOption = Annotated[
     int | None,
-    typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as its run."),
+    typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as in its run."),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed for every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 AgentCommand = Annotated[
-    str | None, typer.Option("--agent", help="Command that starts your agent; it needs no changes.")
+    str | None,
+    typer.Option("--agent", help="Command for your unchanged agent; --prompt may be STAGE=FILE."),
 ]
 PromptOption = Annotated[
     list[str] | None,
     typer.Option(
         "--prompt",
         metavar="FILE|TEXT",
-        help="Your current prompt; {column} is filled in. With --agent also STAGE=FILE.",
+        help="Your current prompt; {column} is filled in.",
     ),
 ]
 Question = Annotated[
@@ -84,9 +85,7 @@ Question = Annotated[
     typer.Option("--question", help="With --agent: its fixed question; each input replaces it."),
 ]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
-Who = Annotated[
-    str, typer.Option("--who", help="Who does it, for the log; default: the user's login name.")
-]
+Who = Annotated[str, typer.Option("--who", help="Name for the log; default: your login name.")]
 REF_HELP = (
     "A run (its id or name, a path, 'last'), a policy file, or a version in the registry "
     "(NAME@REF, sha256:DIGITS)."

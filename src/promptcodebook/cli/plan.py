@@ -36,7 +36,7 @@ from promptcodebook.method.templates import copy_templates
 from promptcodebook.run.decision import verdict_remark
 
 app = command.command_group()
-_TEMPLATES = "The prompts around what is learned: copy a set to edit."
+_TEMPLATES = "Copy the prompt templates that surround the learned texts, to edit them."
 templates = command.command_group(_TEMPLATES)
 app.add_typer(templates, name="templates")
 data = command.command_group("Look at a data file before training on it; fetch a benchmark's data.")
@@ -45,22 +45,22 @@ app.add_typer(data, name="data")
 SETTINGS = "pco.toml"
 FILES = (SETTINGS, "data.jsonl", "reward.py")
 _NO_MODEL = '# lm = ""\n'
-_AS_IT_IS = """It trains as it is, on the model that you name.
-Then put in your own data and reward."""
+_AS_IT_IS = """This example trains unchanged, on the model that you name.
+Then replace its data and reward with your own."""
 _MOST_INPUT = 1 << 28  # bytes of standard input
 _SHOWN = 10  # inputs in two splits that are listed; the rest is counted
 
 
 @app.command()
 def init(
-    folder: Path = typer.Argument(Path(), help="Where to write them; created if missing."),
+    folder: Path = typer.Argument(Path(), help="Folder to write to; created if missing."),
     file: Path | None = typer.Option(
-        None, "--from", help="Your data ('-' = stdin): proposes a pco.toml."
+        None, "--from", help="Your data ('-' = stdin), to write a pco.toml for."
     ),
-    input: str | None = typer.Option(None, help="With --from: the input's column or template."),
+    input: str | None = typer.Option(None, help="With --from: the input column or template."),
     target: str | None = typer.Option(None, help="With --from: the reference column; '' = none."),
-    reward: str | None = typer.Option(None, help="With --from: such as contains, f1 or judge."),
-    form: str = typer.Option("auto", help="With --from: a published form, such as squad."),
+    reward: str | None = typer.Option(None, help="With --from: e.g. contains, f1 or judge."),
+    form: str = typer.Option("auto", help="With --from: a published form, e.g. squad."),
     header: bool | None = typer.Option(
         None, help="With --from: whether the first line names columns."
     ),
@@ -73,8 +73,8 @@ def init(
 ) -> None:
     """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
 
-    With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it, with
-    --agent one that trains your agent. No existing file is overwritten."""
+    With --from FILE, it looks at your data, asks about anything unclear and writes a pco.toml. With
+    --agent too, that pco.toml trains your agent. No existing file is overwritten."""
     own = command.prompt_settings(agent, prompt, question)
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
@@ -93,7 +93,7 @@ def init(
     files = [str(folder / name) for name in texts]
     if present := [file for file in files if Path(file).exists()]:
         hint = "pco init OTHER_FOLDER, or move the file away"
-        raise ConfigError(f"{present[0]} exists already; nothing was written", hint=hint)
+        raise ConfigError(f"{present[0]} already exists; nothing was written", hint=hint)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -134,12 +134,12 @@ def _keep_input(folder: Path) -> Path:
 @app.command()
 def config(
     key: str = typer.Argument("", help="A key or a group, such as update or roles.critic.top_p."),
-    every: bool = typer.Option(False, "--all", help="Every setting, not only the usual ones."),
+    every: bool = typer.Option(False, "--all", help="List every setting, not only the usual ones."),
     as_json: Json = False,
 ) -> None:
-    """The settings of pco.toml and --set: key, default, kind, and what each does.
+    """List the settings of pco.toml and --set: key, default, accepted values and meaning.
 
-    Without a key they are those that `pco init` writes into pco.toml; --all shows every one."""
+    Without a key, it lists those that `pco init` writes into pco.toml."""
     known = describe()
     keys = _select_keys(known, key) if key or every else usual_settings(known)
     if as_json:
@@ -157,7 +157,7 @@ def config(
             blocks.append("\n".join([wrap_text(head, ""), *map(wrap_text, text)]))
     print("\n\n".join(blocks))
     if len(keys) < len(known) and not key:
-        note(f"{len(known) - len(keys)} more: pco config --all, or a group: pco config update")
+        note(f"{len(known) - len(keys)} more: pco config --all, or one group: pco config update")
 
 
 def usual_settings(keys: Sequence[Key]) -> list[Key]:
@@ -192,7 +192,7 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
 
 @templates.command()
 def copy(
-    folder: Annotated[Path, typer.Argument(help="Where to write it; created if missing.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write to; created if missing.")],
     name: str = typer.Option("default", "--set", help="default, few-shot or paper."),
     as_json: Json = False,
 ) -> None:
@@ -200,7 +200,7 @@ def copy(
     files = [str(file) for file in copy_templates(folder, name)]
     setting = str(folder) if folder.is_absolute() else f"./{folder}"
     lines = [*(f"wrote {file}" for file in files), "", f'In pco.toml: templates = "{setting}"']
-    lines += ["A file that you delete there comes from the set it was copied from."]
+    lines += ["If you delete a file there, the original one is used instead."]
     lines += ["next: edit them, then pco estimate"]
     tree = {"templates": setting, "files": files}
     show(lambda: tree, lambda: "\n".join(lines), as_json=as_json)
@@ -218,7 +218,7 @@ def check(
     header: bool = typer.Option(True, help="Whether the first line names the columns."),
     as_json: Json = False,
 ) -> int:
-    """Sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
+    """Show sizes, repeats and conflicting targets; exit 1 if an input is in two splits."""
     named = {"target": target, "messages": messages, "id": id, "split": split}
     given: dict[str, Any] = {key: column or None for key, column in named.items()}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
@@ -246,7 +246,7 @@ def _check_text(checked: DataCheck, warnings: Sequence[str]) -> str:
     lines += [f"fail  {leak} have the same input" for leak in checked.overlaps[:_SHOWN]]
     if (more := len(checked.overlaps) - _SHOWN) > 0:
         lines.append(f"fail  and {more} more (--json shows all)")
-    mend = ["next: remove them from one split, or let the splits be drawn"]
+    mend = ["next: remove them from one split, or let pco draw the splits"]
     ok = ["ok    no input appears in two splits", "next: pco estimate, then pco train"]
     return "\n".join([*lines, *(ok if checked.clean else mend)])
 
@@ -255,14 +255,14 @@ def _check_text(checked: DataCheck, warnings: Sequence[str]) -> str:
 def fetch(
     name: Annotated[str, typer.Argument(help="A benchmark, such as ifbench.")],
     cache: Path | None = typer.Option(
-        None, help="Where copies are kept; default: the user's cache folder."
+        None, help="Folder for the downloads; default: the user's cache folder."
     ),
     accept: bool = typer.Option(
-        False, "--accept", help="Accept files that have changed at their public home."
+        False, "--accept", help="Accept files that have changed at the source."
     ),
     as_json: Json = False,
 ) -> None:
-    """Fetch a benchmark from its public home; its task then reads the copy without --data."""
+    """Download a benchmark from its public source; its task then finds it without --data."""
     source = import_part(COMMAND_GROUP, "data.fetch", "pco data fetch", "bench")(name)
     rows = source.fetch(cache, accept=accept)
     if as_json:
@@ -290,7 +290,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 
     It makes about fifteen short calls to each model."""
     settings, base = wanted.gather()
-    note("each model is asked about fifteen short things")
+    note("making about fifteen short calls to each model")
     sections: list[DiagnosisGroup] = []
 
     async def look() -> None:
@@ -307,7 +307,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 
     run_sync(look())
     ok = all(section.ok for section in sections)
-    text = "\nall is well; next: pco estimate" if ok else "\nfix what failed, then: pco doctor"
+    text = "\nall is well; next: pco estimate" if ok else "\nfix what failed; next: pco doctor"
     tree = {"ok": ok, "sections": [asdict(section) for section in sections]}
     show(lambda: tree, lambda: text, as_json=as_json)
     return 0 if ok else 1
@@ -319,7 +319,7 @@ def estimate(
     wanted: command.TrainOptions,
     as_json: Json = False,
 ) -> None:
-    """Low, expected and high, from a dry run of the plan; no model is asked.
+    """Low, expected and high figures from a dry run of the plan; no model is called.
 
     An unknown price is shown as unknown, not as 0."""
     settings, base = wanted.gather()
@@ -345,4 +345,4 @@ def _estimate_text(made: Estimate) -> str:
         role, _, calls, tokens, cost = share.cells()
         rows.append({"role": role, "calls": calls, "tokens": tokens, "cost": cost})
     lines += [columns(rows), "", *(wrap_text(text, "- ") for text in made.assumptions)]
-    return "\n".join([*lines, "next: pco train, with --budget to be sure"])
+    return "\n".join([*lines, "next: pco train, with --budget as a limit"])

@@ -68,20 +68,20 @@ def evaluate(
     row: str = typer.Option(
         "learned",
         metavar="ROW",
-        help="Of its verdict: learned, present, none, concat, best_fixed, best_single, oracle.",
+        help="Its verdict's row: learned, present, none, concat, best_fixed, best_single, oracle.",
     ),
-    at_least: float | None = typer.Option(None, help="Exit 1 where the mean reward is below this."),
+    at_least: float | None = typer.Option(None, help="Exit 1 if the mean reward is below this."),
     as_json: Json = False,
 ) -> None:
-    """Reward with its 95 % interval, failures, and what a query costs.
+    """Show the reward with its 95 % interval, failures, and the cost of a query.
 
-    Answers recorded during the policy's run are reused, so the same row, split and model get the
+    Answers recorded during the policy's run are reused, so the same row, split and model give the
     verdict's figure; --again asks the model again. Agents that call models themselves are always
-    run again. Greedy, or with --samples N the mean of N sampled runs per example (AIME's published
-    metric is the mean of five; a run trained with `samples` has its own number). A run is evaluated
-    under its own settings, unless a task or a pco.toml is named, and by its own models, unless
-    others are given. --row evaluates another row of its verdict: one prompt for all (present, none,
-    concat, best_fixed, best_single), or the right instructions, where the task knows them (oracle).
+    run again. Decoding is greedy; --samples N takes the mean of N sampled runs per example (AIME's
+    published metric is the mean of five). A run trained with `samples` keeps its number. A run
+    keeps its settings unless you name a task or a pco.toml, and its models unless you name others.
+    --row evaluates another row of its verdict: one prompt for all (present, none, concat,
+    best_fixed, best_single), or the right instructions, where the task knows them (oracle).
     Save the output of --json to compare it later: pco compare A.json B.json"""
     sample, own = Sample(split, count, samples), command.own_prompt(prompt, ref)
     if own and ref and (command.toml_path(Path(ref)) or Path()).is_file() and Path(ref).is_dir():
@@ -109,16 +109,16 @@ def compare(
     split: command.SplitName = "test",
     count: command.Count = None,
     margin: float | None = typer.Option(
-        None, min=0.0, help="Exit 1 unless A loses at most this against B, by the whole interval."
+        None, min=0.0, help="Exit 1 unless the whole interval says that A loses at most this to B."
     ),
     no_worse_in: list[str] = typer.Option(
-        [], help="Exit 1 if A is clearly worse in this slice, or in one of this column."
+        [], help="Exit 1 if A is clearly worse in this slice, or in a slice of this column."
     ),
     as_json: Json = False,
 ) -> None:
-    """The gain of A over B, paired by example, with its 95 % interval.
+    """Measure the gain of A over B, paired by example, with its 95 % interval.
 
-    Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
+    If one is a saved evaluation, the other is evaluated on the same split and examples. --budget
     limits both together."""
     sample, own = Sample(split, count), command.own_prompt(prompt, a, b)
     if bool(b) == bool(own):
@@ -136,7 +136,7 @@ def compare(
         note(f"A is clearly worse than B for {' and '.join(worse)}: --no-worse-in")
         raise typer.Exit(1)
     if margin is not None and not made.gain.low >= -margin:
-        note(f"A may lose {number(-made.gain.low)} against B, more than --margin {margin:g}")
+        note(f"A may lose {number(-made.gain.low)} to B, more than --margin {margin:g}")
         raise typer.Exit(1)
 
 
@@ -157,7 +157,7 @@ def _assessment_text(made: Assessment) -> str:
             f"{number(row.calls_per_query, 1)} calls, {usage.tokens} tokens, "
             f"{number(usage.latency_s, 2)} s, {cost_text(usage.cost)}"
             if row.metered
-            else "not metered: the program asks past us"
+            else "not metered: the program calls models itself"
         ),
     }
     width = max(map(len, facts))
@@ -188,27 +188,26 @@ def distill(
     ref: command.Ref,
     typed: command.Typed,
     output: Path | None = typer.Option(
-        None, "--output", "-o", help="The policy file; else distilled.json in the run."
+        None, "--output", "-o", help="The policy file; default: distilled.json in the run's folder."
     ),
     fresh: int = typer.Option(0, min=0, help="Ask the encoder on this many training inputs."),
     margin: float = typer.Option(
-        0.02, min=0.0, help="Loss that counts as none, of the reward's range."
+        0.02, min=0.0, help="Greatest loss that counts as none, as a share of the reward's range."
     ),
     count: command.Count = None,
     as_json: Json = False,
 ) -> None:
-    """Learn the encoder's routes, so that a query asks one model call less.
+    """Learn the encoder's routes, which saves one model call per query.
 
-    A linear ranking is fitted to the routes that the encoder gave in training, and to fresh ones
-    where asked. Then both policies answer the validation split, or --n examples of it: that costs
-    calls, and their number is printed first. The policy file is written in any case; it is offered
-    as the default only where the whole 95 % interval of the difference in reward lies above minus
-    the margin."""
+    A linear ranking is fitted to the encoder's routes from training, and to fresh ones with
+    --fresh. Then both policies answer the validation split, or --n examples of it; the number of
+    calls is printed first. The policy file is always written. It is recommended as the default only
+    if the whole 95 % interval of the difference in reward lies above minus the margin."""
     needs = Needs(fresh, count, margin)
     with typed.given("pco distill").until_done(ref, needs) as kept:
         subject = Subject.resolve(ref, kept)
         if output is None and subject.run is None:
-            message = f"{ref} is a policy file: it is not said where to write the distilled one"
+            message = f"{ref} is a policy file, so -o must say where to write the distilled one"
             raise ConfigError(message, hint=f"pco distill {shell(ref)} -o {DISTILLED}")
         target = output or (subject.run or Path()) / DISTILLED
         distiller = Distiller.of(subject, needs)
@@ -222,7 +221,7 @@ def distill(
 def _distilled_text(made: Distillation, target: Path) -> str:
     lines = [f"learned from the encoder's routes of {made.inputs} training inputs", ""]
     if made.difference is None:
-        why = "There is no validation split, so that no difference in reward is known."
+        why = "There is no validation split, so the difference in reward is unknown."
         lines.append(wrap_text(why, ""))
     else:
         of, (ours, theirs) = made.difference, made.per_query
@@ -251,17 +250,17 @@ def explain(
     text: str | None = typer.Argument(
         None,
         metavar="[INPUT]",
-        help="The input, its columns as a JSON object, or the id of an example of the run; '-' "
-        "reads stdin.",
+        help="The input as text or as a JSON object of its columns, or an example's id in the run; "
+        "'-' reads stdin.",
     ),
     as_json: Json = False,
 ) -> None:
-    """The route and the encoder's reasons, and the prompt, each piece with the instinct it is from.
+    """Show the route, the encoder's reasons, and the prompt, each piece with its source instinct.
 
-    What became of a run's own example in training, `pco view` shows. Each chosen instinct has its
-    measured reward. A learned router has scores, which rank instincts and are no rewards. An input
-    that is unlike all training inputs is marked. Of a request that `pco
-    serve` answered it shows what that was prompted with; no model is asked."""
+    What happened to a run's own example in training is in `pco view`. Each chosen instinct has its
+    measured reward. A learned router has scores, which rank instincts but are not rewards. An input
+    unlike all training inputs is marked. For a request that `pco serve` answered, it shows the
+    prompt that was used; no model is called."""
     if text is None:
         command.require_unused(typed, "on a request that was served")
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
@@ -355,7 +354,7 @@ def _explained(
         yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
     doubt = "  (the encoder was asked twice)" if route.repaired else ""
     if route.fallback:
-        doubt = "  (the encoder gave no valid route: filled up by the best so far)"
+        doubt = "  (the encoder gave no valid route: filled with the best so far)"
     elif route.fault:
         doubt = f"  ({route.fault})"
     chosen = [
@@ -381,7 +380,7 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
     if scores is None:
         return
     together = f"; the route {number(scores.of(chosen))}" if len(chosen) > 1 else ""
-    yield f"\nrouter's score with one instinct alone (it ranks, and is no reward){together}"
+    yield f"\nrouter's score with one instinct alone (for ranking, not a reward){together}"
     for place, (k, value) in enumerate(made.ranked):
         if place < _PROMISES or k is None or k in chosen:
             text = "no instinct" if k is None else f"[{k}] {texts[k]}"
@@ -408,22 +407,22 @@ def prompt(
     ref: command.Ref,
     typed: command.Unpaid,
     text: str | None = typer.Argument(
-        None, metavar="[INPUT]", help="What a composed prompt is for; '-' reads stdin."
+        None, metavar="[INPUT]", help="The input to compose a prompt for; '-' reads stdin."
     ),
     row: str = typer.Option(
         _LEARNED,
         metavar="ROW",
-        help="present, none, concat, best_fixed, best_single, untrained or learned: as the "
-        "verdict; or the row of another optimizer, such as gepa.",
+        help="A row of the verdict: present, none, concat, best_fixed, best_single, untrained, "
+        "learned, or the name of another optimizer, such as gepa.",
     ),
     as_json: Json = False,
 ) -> None:
-    """The prompt of a row of the verdict, and nothing else on stdout.
+    """Print the prompt of a row of the verdict, and nothing else, on stdout.
 
-    present is what you had, concat all learned instincts in one prompt, best_fixed the learned
-    prompt that did best for all inputs, best_single the instinct that did, none what comes before
-    every prompt: each is one text, and needs no model. The learned policy, and the untrained one
-    that it came from, compose a prompt for each input: name the input."""
+    present is the prompt you had, concat joins all learned instincts, and best_fixed is the learned
+    prompt that did best for all inputs. best_single is the one instinct that did, and none is only
+    what precedes every prompt. Each is one text and needs no model. The learned policy, and the
+    untrained one that it started from, compose a prompt for each input, so give the input."""
     name, made = ref, _of_another_optimizer(ref, row)
     if made is None:
         if row not in _ROWS:
@@ -463,14 +462,14 @@ def _composed(
 ) -> str:
     if row == _UNTRAINED:
         if reference.header is None:
-            message = f"{ref} is a policy file, and only its run knows what it began with"
+            message = f"{ref} is a policy file; only its run knows the untrained policy"
             raise ConfigError(message, hint='pco prompt RUN --row untrained "an input"')
         reference = replace(reference, file=first_policy(runs_dir(), ref))
     given = _read_input(text or "")
     if not given.strip():
         flag = "" if row == _LEARNED else f" --row {row}"
         raise ConfigError(
-            f"the {row} policy composes a prompt for each input, and none was given",
+            f"the {row} policy composes a prompt for each input, and no input was given",
             hint=f'pco prompt {shell(ref)}{flag} "an input", or one prompt for all: '
             f"pco prompt {shell(ref)} --row concat",
         )

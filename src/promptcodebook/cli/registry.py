@@ -60,7 +60,7 @@ class _Registry(command.CommandGroup):
 
 
 app = command.command_group()
-about = "Show a codebook, its history or a difference; keep and promote versions of it."
+about = "Show, compare and audit codebooks; store and promote versions of them."
 registry = command.command_group(about, _Registry)
 app.add_typer(registry, name="registry")
 
@@ -75,13 +75,13 @@ def effect(
     count: command.Count = None,
     as_json: Json = False,
 ) -> None:
-    """What an instinct adds to the reward, by leaving it out.
+    """Measure what an instinct adds to the reward, by leaving it out.
 
-    The inputs of a split that are routed to it are answered twice, with all else equal: on their
-    route, and on their route without it. The difference is paired by input, with its 95 % interval;
-    a failed rollout is counted and its pair left out. The most calls that this takes are printed
-    first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
-    the run itself has asked, and pco view, the report and pco registry show have the result."""
+    The inputs of a split that are routed to it are answered twice, all else equal: on their route,
+    and on their route without it. The difference is paired by input, with its 95 % interval; a
+    failed rollout is counted, and its pair left out. The maximum number of calls is printed first.
+    A run stores the replies and the result, so nothing is paid for twice, including what the run
+    itself asked. pco view, the report and pco registry show then have the result."""
     subject = Subject.resolve(ref, typed.given("pco registry effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
@@ -113,16 +113,16 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
     if made.unrouted:
         lines += [f"could not be routed: {plural(made.unrouted, 'input')}"]
     calls = f"{plural(made.usage.calls, 'call')}, {cost_text(made.usage.cost)}"
-    lines += ["", f"its answers take {calls}; asked for now, routes too: {paid}"]
+    lines += ["", f"its answers take {calls}; calls made now, with routing: {paid}"]
     return printable("\n".join(lines))
 
 
 @registry.command("show")
 def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
-    """Every instinct with its reward, how often it was selected, and what was rewritten.
+    """Show every instinct with its reward, how often it was selected, and its rewrites.
 
     The reward is the mean over the test inputs that are routed to an instinct, with it and without
-    it (`pco registry effect`). Of a rewritten text: by whom, and what it was at first."""
+    it (`pco registry effect`). A rewritten text has its author and its first version."""
     reference = command.resolved(ref)
     file, best = reference.file, reference.best
     measured, rewrites = rewards_of(runs_dir(), ref, file), _rewrites(ref, file)
@@ -163,10 +163,10 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
 def _router_text(learned: Ranking, select: int) -> str:
     if learned.kind == "distilled":
         source = f"distilled from the encoder's routes of {learned.outcomes} inputs"
-        return f"{source}, no model is asked: {select} instincts an input."
+        return f"{source}; calls no model: {select} instincts per input."
     return (
-        f"learned from {learned.outcomes} outcomes, no model is asked: {learned.least} to {select} "
-        "instincts an input, as long as each raises the score; pco explain shows that of one input."
+        f"learned from {learned.outcomes} outcomes; calls no model: {learned.least} to {select} "
+        "instincts per input, while each raises the score. pco explain shows an input's scores."
     )
 
 
@@ -200,13 +200,13 @@ def _rewritten_text(rewritten: dict[str, Any]) -> str:
 def log(
     ref: str | None = typer.Argument(
         None,
-        help="A run (its id or name, a path, 'last'), or in the registry NAME@REF, or NAME@ "
-        "for a whole codebook; none = the whole registry.",
+        help="A run (its id or name, a path, 'last'); or, in the registry, NAME@REF, or NAME@ "
+        "for a whole codebook. Default: the whole registry.",
     ),
     as_json: Json = False,
 ) -> None:
-    """Of a run, every rewrite in order: kept, or refused and why, and the feedback that asked for
-    it. In the registry, every move: who, when, from, to, why."""
+    """For a run, list every rewrite: kept, or refused and why, and the feedback that asked for it.
+    For the registry, list every move: who, when, from, to, why."""
     if ref is None or "@" in ref:
         show_moves = import_part(COMMAND_GROUP, "registry.log", "the registry", _EXTRA)
         show_moves(ref or "", as_json)
@@ -252,12 +252,12 @@ def diff(
     a: Annotated[str, typer.Argument(help="A run, a policy file, NAME@REF or sha256:DIGITS.")],
     b: str | None = typer.Argument(
         None,
-        help="Another; without it, a run's first codebook and its kept one, or the version "
-        "that NAME@REF stood at before and the present one.",
+        help="Another. Without it: a run's first codebook and the one it kept, or the previous "
+        "version of NAME@REF and the current one.",
     ),
     as_json: Json = False,
 ) -> None:
-    """What changed, word by word: [-taken out-] {+put in+}."""
+    """Show what changed, word by word: [-removed-] {+added+}."""
     reference = command.resolved(a)
     if b is not None:
         pair = reference.file, command.resolved(b).file
@@ -265,7 +265,7 @@ def diff(
         before = stored_version(a).before
         if not before:
             raise ConfigError(
-                f"{a} stood nowhere before", hint=f"pco registry diff OTHER {shell(a)}"
+                f"{a} has no earlier version", hint=f"pco registry diff OTHER {shell(a)}"
             )
         pair = read_policy(before), reference.file
     else:

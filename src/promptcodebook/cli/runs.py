@@ -28,10 +28,10 @@ from promptcodebook.store.runs import COLUMNS, RunSummary, find_run, read_runs, 
 from promptcodebook.types import Example, Failure
 
 app = command.command_group()
-runs = command.command_group("Runs on disk, below $PCO_RUNS or ./runs.")
+runs = command.command_group("List, show or remove the runs in $PCO_RUNS or ./runs.")
 app.add_typer(runs, name="runs")
 cache = command.command_group(
-    "Replies kept between runs ($PCO_CACHE). Runs resume from their own journal, not from it."
+    "Show or clear the reply cache that runs share ($PCO_CACHE). Resuming a run does not need it."
 )
 app.add_typer(cache, name="cache")
 
@@ -40,7 +40,7 @@ _QUOTED = 5  # failures quoted in full; the rest is counted
 
 @runs.command("list")
 def list_runs(as_json: Json = False) -> None:
-    """One line per run, oldest first: its verdict, its gain (95 %), its test score and its cost."""
+    """List runs, oldest first, one per line: verdict, gain (95 %), test score and cost."""
     summaries, unreadable = read_runs(runs_dir())
     lines = [printable(f"{path.name}: unreadable: {error}") for path, error in unreadable.items()]
     if as_json:
@@ -51,7 +51,7 @@ def list_runs(as_json: Json = False) -> None:
         named = any(summary.name for summary in summaries)
         print(columns([_summary_cells(summary, named) for summary in summaries]))
         if any(summary.simulated for summary in summaries):
-            print("* of the simulated model: no figure of a real one")
+            print("* on the simulated model: says nothing about a real one")
     elif not lines:
         print(f"no run in {runs_dir()} yet\nnext: pco train")
     for line in lines:
@@ -72,7 +72,7 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
 
 @runs.command("show")
 def show_run(run: command.RunRef, as_json: Json = False) -> None:
-    """What a run was started with, how far it came, what it cost, and what failed."""
+    """Show how a run was started, how far it got, what it cost, and what failed."""
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         state = store.outline()
         if store.header.private:
@@ -82,11 +82,11 @@ def show_run(run: command.RunRef, as_json: Json = False) -> None:
 
 @runs.command()
 def rm(
-    runs: Annotated[list[str], typer.Argument(help="Runs: ids, starts of ids, or 'last'.")],
+    runs: Annotated[list[str], typer.Argument(help="Run ids, their first letters, or 'last'.")],
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove runs with all they hold: codebooks, journals, reports. A busy run is left alone."""
+    """Remove runs with all their files: codebooks, journals, reports. A busy run is not removed."""
     paths = list(dict.fromkeys(find_run(runs_dir(), ref) for ref in runs))
     for path in paths:
         if (pid := holder(path)) is not None:
@@ -107,15 +107,15 @@ def rm(
 @app.command()
 def report(
     ref: str = typer.Argument(
-        help="A run: its id or name, a path, or 'last'; or a policy file or NAME@REF, for the "
+        help="A run (its id or name, a path, 'last'); or a policy file or NAME@REF, to report the "
         "run that it came from."
     ),
-    output: Path | None = typer.Option(None, "--output", "-o", help="Where; else RUN/report.html."),
+    output: Path | None = typer.Option(None, "--output", "-o", help="Default: RUN/report.html."),
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """The verdict, what was learned, where it helped and hurt, and curves, in one file that needs
-    no network."""
+    """Write the verdict, what was learned, where it helped and hurt, and curves into one file that
+    needs no network."""
     from promptcodebook.report.page import write_report  # a list of runs does without templates
 
     path = run_behind(runs_dir(), ref)
@@ -124,7 +124,7 @@ def report(
         if store.ours or trust:  # the data files that a run names may be anybody's
             known = stored_examples(store.header)
         else:
-            note("the inputs are left out: the run does not have your mark (--trust reads them)")
+            note("the inputs are left out: the run is not marked as yours (--trust adds them)")
         write_report(store, target, known)
         run_id = store.header.id
     show(lambda: {"run": run_id, "report": str(target)}, lambda: str(target), as_json=as_json)
@@ -245,7 +245,7 @@ def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
 
 @cache.command()
 def stats(as_json: Json = False) -> None:
-    """Where the cache is, how many replies it holds, and its size."""
+    """Show where the cache is, how many replies it holds, and its size."""
     path, replies, size = reply_cache_path(), 0, 0
     if path.exists():
         with closing(ReplyCache(path)) as store:
@@ -257,7 +257,7 @@ def stats(as_json: Json = False) -> None:
 
 @cache.command()
 def clear(yes: Yes = False, as_json: Json = False) -> None:
-    """Forget every reply, those of evaluations that were stopped as well. No run needs them."""
+    """Delete every reply, including those of stopped evaluations. No run needs them."""
     path, unfinished, count = reply_cache_path(), unfinished_folder(), 0
     if path.exists() or unfinished.exists():
         command.confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)

@@ -65,7 +65,7 @@ def usage_error(error: Any) -> ConfigError:
         if found := re.search(said, message, re.IGNORECASE):
             near = did_you_mean(found[1], known) if "has no " in ours else ""
             message = found.expand(ours).replace("PLACE", place) + near
-    hint = f"{place} --help" if error.ctx else "type it behind the option"
+    hint = f"{place} --help" if error.ctx else "type it after the option"
     return ConfigError(message[:1].lower() + message[1:], hint=hint)
 
 

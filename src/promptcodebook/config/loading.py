@@ -259,9 +259,9 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
         model: type[BaseModel] = schema.RoleSettings if "roles" in first["loc"] else full_config()
         for part in first["loc"][:-1]:
             model = _group_of(model.model_fields.get(str(part))) or model
-        known = list(model.model_fields)
+        known, at = list(model.model_fields), "on" if where == TYPED else "in"
         return ConfigError(
-            f"unknown key {key!r} in {where}{did_you_mean(str(first['loc'][-1]), known)}",
+            f"unknown key {key!r} {at} {where}{did_you_mean(str(first['loc'][-1]), known)}",
             hint=f"known here: {', '.join(sorted(known))}",
         )
     fault = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")

@@ -94,7 +94,7 @@ class Explore(Group):
     gamma: Unit | None = None
     """γ, the decay of ε per epoch; none = ε reaches epsilon_min at 90 % of the epochs."""
     tau: float = Field(default=0.5, gt=0.0)
-    """τ, the temperature of the softmax over r̄; smaller = keener on what has worked."""
+    """τ, the temperature of the softmax over r̄; smaller = more weight on what has worked."""
     alpha: Unit = 0.3
     """α, the step size of the moving averages of r̄ and of success."""
 
@@ -103,32 +103,32 @@ class EncoderSettings(Group):
     """The encoder E_θ, which picks the instincts for an input."""
 
     mode: Literal["learned", "static", "none"] = "learned"
-    """learned = θ is rewritten; static = θ stays as it began; none = no encoder is asked."""
+    """learned = θ is rewritten; static = θ stays unchanged; none = no encoder is called."""
     max_fallback: Unit = 0.2
-    """A rewritten θ goes if more of its first routes (two at least) fall back; 1 = never."""
+    """A rewritten θ is dropped if more of its first routes (at least two) fall back; 1 = never."""
     fewer: bool = True
-    """Whether E_θ may pick fewer than `select`, one at least; false = exactly S, as the paper's."""
+    """Whether E_θ may pick fewer than `select` (at least one); false = exactly S, as the paper."""
 
 
 class RouterSettings(Group):
-    """Who picks the instincts for an input: a model, or what was learned from outcomes."""
+    """What picks the instincts for an input: a model, or a router learned from outcomes."""
 
     kind: Literal["encoder", "outcomes", "distilled"] = "encoder"
-    """E_θ, what each instinct earned (extra [router]), or what `pco distill` makes of E_θ."""
+    """E_θ, a router learned from rewards (extra [router]), or one distilled by `pco distill`."""
     features: Literal["words", "embeddings", "both"] = "words"
-    """What tells inputs apart: words, embeddings by the encoder's model (a call each), or both."""
+    """What tells inputs apart: words, the encoder model's embeddings (one call each), or both."""
     images: bool = False
-    """Whether inputs are embedded with their images; the model must embed images, as some of
-    vLLM's do."""
+    """Whether inputs are embedded with their images; the model must embed images, as some on
+    vLLM do."""
     scale: float | None = Field(default=None, ge=0.0)
-    """Spread of the draws that training routes follow, in standard deviations of what is known of
-    each instinct; none = 1, or 0.2 without repeats."""
+    """Spread of the draws that training routes follow, in standard deviations of each instinct's
+    estimate; none = 1, or 0.2 without repeats."""
     floor: Unit = 0.05
     """Share of training routes that are drawn uniformly, so that every route has a known chance."""
     repeats: Literal["auto", "yes", "no"] = "auto"
-    """Whether routes and solved inputs come again; auto = unless the executor is greedy."""
+    """Whether routes and solved inputs are repeated; auto = yes, unless the executor is greedy."""
     least: int = Field(default=0, ge=0)
-    """Fewest instincts in a route; `select` is the most, between them what promises to add."""
+    """Fewest instincts in a route; `select` is the most. In between, each must promise a gain."""
 
 
 class CriticSettings(Group):
@@ -137,16 +137,16 @@ class CriticSettings(Group):
     stages: Literal[1, 2] = 2
     """2 = a verdict, then its attribution (App. C.2); 1 = one call for both (Eq. 8)."""
     sees_reward: bool = True
-    """Whether our templates show the critic the reward r, as the paper's do not."""
+    """Whether our templates show the critic the reward r; the paper's do not."""
     trainable: bool = True
     """Whether the critic's own rubric ψ is rewritten."""
     skip_solved: bool = True
-    """No critic call for a full reward: its critique is empty by definition."""
+    """Skip the critic call for a full reward: its critique is empty by definition."""
     penalty_weight: float = Field(default=1.0, ge=0.0)
     """Weight of the critic's penalty ρ; 0 = rewards alone count."""
     safety: bool = True
-    """Whether a fixed clause has harmful instincts penalised and rewritten, and rewrites that the
-    rule scan finds harmful are refused."""
+    """Whether a fixed clause gets harmful instincts penalised and rewritten, and a rule scan
+    refuses harmful rewrites."""
 
 
 class Update(Group):
@@ -155,7 +155,7 @@ class Update(Group):
     gone = {"maintain_every": 0, "pool": ""}
 
     mode: Literal["minibatch", "online"] = "minibatch"
-    """Rewrite after each batch, or after each example as Algorithm 1 is printed."""
+    """Rewrite after each batch, or after each example, as in the printed Algorithm 1."""
     batch_size: int = Field(default=15, ge=1)
     """Training examples in a batch."""
     steps_per_epoch: Annotated[int, Field(ge=1)] | Literal["all"] = 1
@@ -163,41 +163,41 @@ class Update(Group):
     epochs: int = Field(default=50, ge=1)
     """Length of the training in epochs."""
     stop_when_flat: int | None = Field(default=None, ge=1)
-    """Stop once this many batches solved no further training input and earned no more on average
-    than any as many before them; none = never."""
+    """Stop once this many batches solved no new training input and earned no more on average than
+    any equal number before them; none = never."""
     max_gradients: int = Field(default=8, ge=1)
     """The most gradients that go into one rewrite (a seeded choice)."""
     accept: str = "always"
-    """Which rewrites are kept: always, improve (all or none), improve_each (each by what it does),
-    or the rule of an installed package."""
+    """Which rewrites are kept: always, improve (all or none), improve_each (each by its own
+    effect), or an installed package's rule."""
     accept_on: Literal["batch", "others"] = "batch"
-    """Which examples judge: the batch itself, or as many others, run without and with them."""
+    """Which examples judge rewrites, run without and with them: the batch, or as many others."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
-    """Examples of a batch that must complain alike before θ or φ is rewritten; online 1 will do."""
+    """Batch examples that must share a complaint before θ or φ is rewritten; online, 1 will do."""
     text_updates: bool = True
     """Whether texts are rewritten (Table 3)."""
     instinct_words: int = Field(default=25, ge=1)
-    """Length cap of one instinct in words; a first instinct over it may stay as it is."""
+    """Length limit of one instinct in words; an initial instinct above it may stay unchanged."""
     directive_words: int = Field(default=300, ge=1)
-    """Length cap of θ, φ and ψ in words, each."""
+    """Length limit of each of θ, φ and ψ, in words."""
 
 
 class Validation(Group):
     """How the best state is found on the validation split, and when training stops early."""
 
     every: int = Field(default=10, ge=0)
-    """Batches between two validations, of the state whose training examples earned most (in
-    online mode, after as many examples); 0 = never."""
+    """Batches (online: as many examples) between two validations of the state whose training
+    examples earned most; 0 = never."""
     subset: int = Field(default=60, ge=1)
-    """Validation examples for each such look, the same ones each time."""
+    """Validation examples in each validation, always the same ones."""
     finalists: int = Field(default=3, ge=1)
-    """How many of the best are measured on all validation examples at the end."""
+    """How many of the best states are measured on all validation examples at the end."""
     examples: int | None = Field(default=None, ge=1)
-    """Examples of the validation split that are used, drawn by their ids; none = all."""
+    """How many examples of the validation split to use, chosen by id; none = all."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many validations without improvement; none = 3/5 of the planned, 2 to 5."""
+    """Stop after this many validations without improvement; none = 3/5 of those planned, 2 to 5."""
     target_score: float | None = None
     """Stop early once validation reaches this, in the task's range of rewards."""
 
@@ -207,18 +207,18 @@ class Init(Group):
 
     OWN: ClassVar = ("expert", "random", "from_prompt", "file")
     kind: str = "expert"
-    """expert = the task's seeds, random = a model's, from_prompt = your prompt taken apart, file;
-    or a package's reader, such as gepa."""
+    """expert = the task's seeds, random = a model's, from_prompt = your prompt, split up, file; or
+    a package's reader, such as gepa."""
     path: str = ""
-    """For kind = "file" a policy with all it learned, or a JSON list; else what a reader reads."""
+    """For kind = "file", a policy with all it learned, or a JSON list; else what a reader reads."""
     instincts: tuple[str, ...] = ()
     """Your own seeds for kind = "expert", in place of the task's."""
     frozen: tuple[int, ...] = ()
-    """Indices of instincts that are never rewritten, counted in the list as it is given."""
+    """Indices of instincts that are never rewritten, in the order of the given list."""
     prompt: str = ""
-    """Your present prompt: for kind = "from_prompt", and as the verdict's first row."""
+    """Your current prompt, for kind = "from_prompt" and for the verdict's first row."""
     split: Literal["model", "sentences"] = "model"
-    """For kind = "from_prompt": who takes it apart, a model, or we at its sentences and lines."""
+    """How kind = "from_prompt" splits the prompt: with a model, or at its sentences and lines."""
 
     @property
     def whole(self) -> bool:
@@ -237,11 +237,11 @@ class DataSettings(Group):
     path: str = ""
     """A file to draw the splits from (.jsonl, .csv, .parquet and others), or a folder of them."""
     train: str = ""
-    """A file of its own for the training split."""
+    """A separate file for the training split."""
     val: str = ""
-    """A file of its own for the validation split."""
+    """A separate file for the validation split."""
     test: str = ""
-    """A file of its own for the test split."""
+    """A separate file for the test split."""
     input: str = "input"
     """A column, or a template over several such as "{title}\\n{body}"."""
     target: str | None = "target"
@@ -253,29 +253,29 @@ class DataSettings(Group):
     split: str = ""
     """A column that names each row's split."""
     group: str | tuple[str, ...] = ""
-    """Columns by which rows depend on one another, such as a chat's id: no split parts a group."""
+    """Columns that group dependent rows, such as a chat's id; a group stays in one split."""
     slices: tuple[str, ...] = ()
-    """Columns by whose values the verdict is also shown, such as "language" or "channel"."""
+    """Columns for whose values the verdict is also shown, such as "language" or "channel"."""
     fractions: tuple[float, ...] = (0.5, 0.25, 0.25)
-    """Shares of train, val and test where splits are drawn; they sum to 1."""
+    """Shares of train, val and test if splits are drawn; they sum to 1."""
     stratify: bool = False
-    """Whether each reference has its share in every split that is drawn, as labels should."""
+    """Whether each reference has the same share in every drawn split, as labels should."""
     split_seed: int = 0
-    """Seed of that draw, apart from the run's `seed`."""
+    """Seed for drawing splits, separate from the run's `seed`."""
     form: str = ""
-    """A published form of the rows, such as squad; it names the columns left at their defaults."""
+    """A published form of the rows, such as squad; it sets the column names that you leave out."""
     header: bool = True
     """Whether the first line of a CSV file or a sheet names the columns."""
 
 
 class VerdictSettings(Group):
-    """What the verdict may decide."""
+    """Limits on what the verdict may recommend."""
 
     max_cost: str = ""
-    """The most that a query may cost: "3x" the present prompt's, "0.01usd", "2000tok"; "" = any."""
+    """The most that a query may cost: "3x" the current prompt's, "0.01usd", "2000tok"; "" = any."""
 
     no_worse_in: tuple[str, ...] = ()
-    """Slices, or columns of `data.slices`, in none of which it may be clearly worse."""
+    """Slices, or columns of `data.slices`, where the policy must not be clearly worse."""
 
     @field_validator("max_cost")
     @classmethod
@@ -289,12 +289,12 @@ COST_LIMIT = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(x|usd|tok|calls)")
 
 
 class UserCode(Group):
-    """Your own reward and your own agent at work."""
+    """How your own reward and agent are run."""
 
     threads: int = Field(default=32, ge=1)
-    """Calls at once of a function that is not async; 1 where it is not thread-safe."""
+    """Concurrent calls of a function that is not async; 1 if it is not thread-safe."""
     seconds: float = Field(default=600.0, gt=0.0)
-    """Seconds that one call may take, waiting for models not counted; more is a failed rollout."""
+    """Seconds that one call may take, not counting waits for models; then the rollout fails."""
     trial: bool = True
     """Whether the reward is tried on one example before anything is paid for."""
 
@@ -311,8 +311,8 @@ class Budget(Group):
     seconds: float | None = Field(default=None, ge=0.0)
     """Seconds of wall-clock time; none = no limit."""
     reserve_for_verdict: Unit | None = None
-    """Share of each limit that training leaves for choosing and judging; none = a verdict's least
-    and at most a fifth more."""
+    """Share of each limit that training leaves for choosing and judging; none = the least for a
+    verdict, and at most a fifth more."""
 
     @property
     def limits(self) -> Limits:
@@ -326,16 +326,16 @@ class Budget(Group):
 
 
 class Price(Group):
-    """What a model costs, by spec or name, in US dollars per million tokens, in place of ours."""
+    """A model's price by its spec or name, in US dollars per million tokens; it replaces ours."""
 
     prompt: float = Field(ge=0.0)
-    """For tokens of prompts."""
+    """For prompt tokens."""
     completion: float = Field(ge=0.0)
-    """For tokens of replies."""
+    """For reply tokens."""
     cached: float | None = Field(default=None, ge=0.0)
-    """For prompt tokens that the server had cached; none = as `prompt`."""
+    """For prompt tokens that the server has cached; none = as `prompt`."""
     cache_write: float | None = Field(default=None, ge=0.0)
-    """For prompt tokens that the server puts into its cache; none = as `prompt`."""
+    """For prompt tokens that the server writes to its cache; none = as `prompt`."""
 
 
 _OURS = {
@@ -356,13 +356,13 @@ class RoleSettings(Group):
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     """Nucleus sampling: the probability mass to draw from; none = the server's own."""
     max_tokens: int | None = Field(default=2048, ge=1)
-    """Length cap of one reply in tokens; also what the budget reserves before a call."""
+    """Length limit of one reply in tokens; also what the budget reserves before a call."""
     extra: dict[str, JsonValue] = Field(default_factory=dict)
-    """Further request body fields, such as {top_k = 20}; what may be a secret only by the name of a
-    variable: {api_key = "$PCO_MY_KEY"}."""
+    """Further request body fields, such as {top_k = 20}. For what may be a secret, name a variable:
+    {api_key = "$PCO_MY_KEY"}."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Further HTTP headers of this role; all but harmless ones (User-Agent, X-Title) only by
-    the name of a variable: {"api-key" = "$PCO_MY_KEY"}."""
+    """Further HTTP headers of this role. Except for harmless ones (User-Agent, X-Title), name a
+    variable: {"api-key" = "$PCO_MY_KEY"}."""
 
     @field_validator("extra", mode="before")
     @classmethod
@@ -432,11 +432,11 @@ class Config(Group):
     """Folder of a ready-made task's data, or its parent."""
     data: DataSettings = DataSettings()
     reward: str | dict[str, Any] = ""
-    """Your own as "reward.py:reward", or a ready-made one such as {kind = "exact"}."""
+    """Your own reward as "reward.py:reward", or a ready-made one such as {kind = "exact"}."""
     reward_name: str = ""
-    """What the verdict calls your reward, such as "politeness"; "" = by the reward's own name."""
+    """What the verdict calls your reward, such as "politeness"; "" = the reward's own name."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """The least and the greatest reward; outside it a reward counts as failed."""
+    """The lowest and highest reward; one outside counts as failed."""
     executor: str | dict[str, Any] = ""
     """Your own agent as "agent.py:run", or { command = "python agent.py", present = ... }; "" = the
     task's program, or one call to the executor."""
@@ -447,22 +447,22 @@ class Config(Group):
     size: int = Field(default=16, ge=1)
     """K, the number of instincts in the codebook."""
     select: int = Field(default_factory=lambda known: min(4, known.get("size", 4)), ge=1)
-    """S, the number of instincts picked for an input; of a codebook with fewer than 4, all."""
+    """S, the number of instincts picked for an input; all, if the codebook has fewer than 4."""
     optimizer: str = "pco"
     """Which optimizer learns: "pco", one of docs/baselines.md such as "gepa", or a plug-in."""
     base_prompt: str = ""
-    """Comes word for word before every composed prompt and is never rewritten."""
+    """A text that comes word for word before every composed prompt and is never rewritten."""
     output_format: str = ""
-    """The form an answer must have, which the generator is given; "" = the task's own, if any."""
+    """The form that answers must have, shown to the generator; "" = the task's own, if any."""
     compose: Literal["generator", "verbatim"] = "generator"
-    """How instincts become a prompt: written by the generator G_φ, or put in as they are."""
+    """How instincts become a prompt: written by the generator G_φ, or put in unchanged."""
     compose_per_stage: bool = False
-    """One prompt for each stage of a program of several; else one before every stage."""
+    """Whether each stage of a multi-stage program has its own prompt; else all stages share one."""
     learn: tuple[Literal["prompt", "tools"], ...] = ("prompt",)
-    """What is learned: instincts of the prompt, and of descriptions of a `pco.Agent`'s tools."""
+    """What is learned: instincts for the prompt, and for the tool descriptions of a `pco.Agent`."""
     templates: str = Field(default="default", min_length=1)
-    """The prompts around what is learned: "default", "few-shot" for a small model, "paper", or a
-    folder, "./my-prompts"."""
+    """Prompt templates around the learned texts: "default", "few-shot" for a small model, "paper",
+    or a folder, "./my-prompts"."""
     explore: Explore = Explore()
     router: RouterSettings = RouterSettings()
     encoder: EncoderSettings = EncoderSettings()
@@ -472,10 +472,10 @@ class Config(Group):
     keep: Literal["best_val", "last"] = "best_val"
     """Which state is deployed: the best on validation, or the last."""
     verdict_examples: int | None = Field(default=None, ge=1)
-    """Test examples that the verdict is made on, the same for every row; none = all."""
+    """How many test examples the verdict uses, the same for every row; none = all."""
     samples: int = Field(default=1, ge=1)
-    """Answers by whose mean acceptance, validation and verdict judge an example; 1 = one, greedy;
-    more are for an executor whose answers vary."""
+    """Answers per example; acceptance, validation and verdict judge their mean. 1 = one greedy
+    answer; use more if the executor's answers vary."""
     init: Init = Init()
     verdict: VerdictSettings = VerdictSettings()
     budget: Budget = Budget()
@@ -485,15 +485,15 @@ class Config(Group):
     timeout: float = Field(default=120.0, gt=0.0)
     """Seconds that one call may take."""
     retries: int = Field(default=4, ge=0)
-    """How often a call that failed for a while is tried again."""
+    """How often a call is retried after a temporary failure."""
     max_reply_mb: float = Field(default=8.0, gt=0.0, le=1000.0)
-    """Megabytes that a reply may have, unpacked; a larger one is a failed call."""
+    """Greatest size of an unpacked reply; a larger one is a failed call."""
     cache: bool = True
     """Whether replies are shared between runs on this machine."""
     telemetry: tuple[Literal["otel", "mlflow"], ...] = ()
     """Where spans of calls, or a run's figures, are sent; () = nowhere."""
     seed: int = 0
-    """Keys every draw of the run: batches, exploration, sample seeds."""
+    """Seed for every draw of the run: batches, exploration, sample seeds."""
 
     def model_of(self, role: Role) -> str:
         """The spec of the role's model; '' = none is set."""
@@ -547,7 +547,7 @@ class Config(Group):
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
             if role != "executor" and settings.extra.get("response_format", "none") != "none":
-                raise ValueError(f"the form of a reply of role {role} is decided by the run")
+                raise ValueError(f"the run decides the form of a reply of role {role}")
         outside = [k for k in self.init.frozen if not 0 <= k < self.size]
         if outside:
             raise ValueError(f"init.frozen names {outside}, outside 0..{self.size - 1}")

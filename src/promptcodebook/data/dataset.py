@@ -76,7 +76,7 @@ class Dataset:
         for split, examples in self.items():
             parts[split] = tuple(filter(has_reference, examples))
             if examples and not parts[split]:
-                hint = "name their column, or take a reward that needs none, such as judge"
+                hint = "name their column, or use a reward that needs none, such as judge"
                 raise DataError(f"no {split} row of {self.name} has a reference", hint=hint)
         return replace(self, **parts, left_out=len(self) - sum(map(len, parts.values())))
 

@@ -241,7 +241,7 @@ def _rows_in(held: dict[str, Any], where: str) -> object:
         return held[(named or found)[0]]
     if found:
         what = f"several lists in one object: {', '.join(map(repr, found))}"
-        raise row_fault(where, what, "keep the examples alone, as an array of objects")
+        raise row_fault(where, what, "keep only the examples, as an array of objects")
     if len(lists) == len(held) > 1:
         held = {name: dict(enumerate(values)) for name, values in lists.items()}
     if not held or not all(isinstance(value, dict) for value in held.values()):

@@ -116,14 +116,14 @@ def load(
         shown = "; ".join(map(str, overlaps[:5]))
         more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""
         inputs = "1 input appears" if len(overlaps) == 1 else f"{len(overlaps)} inputs appear"
-        hint = "remove them from one split, or let the splits be drawn"
+        hint = "remove them from one split, or let pco draw the splits"
         raise DataError(f"{name}: {inputs} in two splits: {shown}{more}", hint=hint)
     homes = {e.group: split for split, examples in dataset.items() for e in examples if e.group}
     for split, examples in () if allow_overlap else dataset.items():
         if parted := next((e for e in examples if homes.get(e.group, split) != split), None):
             where = parted.where or parted.id
             what = f"{name}: the group of {where} ({split}) is also in {homes[parted.group]}"
-            raise DataError(what, hint="give a group's rows one split, or let splits be drawn")
+            raise DataError(what, hint="give a group's rows one split, or let pco draw the splits")
     return dataset
 
 

@@ -103,10 +103,10 @@ def _settled(plan: assembly.Plan) -> list[Diagnosis]:
     what = "; ".join(filter(None, (parts, select_remark(config))))
     findings = [Diagnosis("settings", "ok", what)]
     if (alone := independent(plan.judged)) < judged:
-        what = f"{judged} test examples are {alone} independent ones: the verdict counts those"
+        what = f"{judged} test examples hold {alone} independent ones: the verdict counts those"
         findings.append(Diagnosis("groups", "ok", what))
     if remark := verdict_remark(judged, alone):
-        step = "add rows, or give test a greater share: data.fractions"
+        step = "add rows, or give test a larger share: data.fractions"
         if len(plan.dataset.test) > judged:
             step = "raise verdict_examples"
         findings.append(Diagnosis("verdict", "warn", remark, step))
@@ -140,7 +140,7 @@ async def _agent(plan: assembly.Plan) -> list[Diagnosis]:
         tried = await assembly.try_agent(plan)
     except PcoError as error:
         return [_failure_finding("agent", error)]
-    what = "its prompt has a place, by a run on made-up replies"
+    what = "a run on made-up replies shows that its prompt has a place"
     return [Diagnosis("agent", "ok", what)] if tried else []
 
 
@@ -244,7 +244,7 @@ def _look_at_untrusted(config: Config, asked: bool) -> Diagnosis | None:
     shared = [role for role in others if address(config.model_of(role)) == address(spec)]
     if not shared:
         return Diagnosis("endpoint", "ok", "no other role shares its endpoint")
-    what = f"shared with {', '.join(shared)}: what they send, the input included, reaches it too"
+    what = f"shared with {', '.join(shared)}: all they send, the input included, reaches it too"
     step = "give the untrusted role an endpoint of its own: roles.untrusted.model"
     return Diagnosis("endpoint", "warn", what, step)
 
@@ -301,10 +301,10 @@ async def rehearse(
     trace, counts = rehearsed.trace, rehearsed.counts
     found = [*_forward(trace, plan, tried), *_backward(trace, config)]
     if count := counts.values[Incident.MALFORMED]:
-        what = f"{count} were not of the form asked for; they were repaired or asked for again"
-        found.append(Diagnosis("replies", "warn", what, "a more capable model costs fewer calls"))
+        what = f"{count} were not in the required form; they were repaired or asked for again"
+        found.append(Diagnosis("replies", "warn", what, "a more capable model needs fewer calls"))
     if counts.values[Incident.PROMPT_FALLBACKS]:
-        what = "its reply was cut or empty twice; the instincts stand in for the prompt verbatim"
+        what = "its reply was cut or empty twice; the instincts are used verbatim as the prompt"
         step = "raise roles.generator.max_tokens, or set compose = verbatim"
         found.append(Diagnosis("generator", "warn", what, step))
     groups = [DiagnosisGroup(title, tuple(found))]
@@ -385,7 +385,7 @@ def _backward(trace: Trace, config: Config) -> list[Diagnosis]:
 
 def _broken(failure: Failure) -> Diagnosis:
     part = _PARTS.get(failure.stage, failure.stage)
-    another = f"nothing is learned from such replies: try another model: roles.{part}.model"
+    another = f"nothing can be learned from such replies; try another model: roles.{part}.model"
     what = f"{failure.kind}: {failure.message}"
     return Diagnosis(part, "fail", what, failure.hint or another)
 
@@ -542,7 +542,7 @@ async def _updater(rehearsed: Rehearsed) -> str | None:
     if not written.kept:
         return f"weak: its rewrite is refused: {written.reason.partition(':')[0]}"
     same = words_of(written.after) == words_of(written.before)
-    return "weak: it gives an instinct back as it was" if same else None
+    return "weak: it returns an instinct unchanged" if same else None
 
 
 def _threes(text: str) -> list[tuple[str, ...]]:

@@ -77,9 +77,7 @@ async def probe(
         if spec.kind == "simulated" and simulated is not None:
             return DiagnosisGroup(spec_text, tuple(await _by_calls(simulated(spec), clock)))
         if spec.in_process:
-            raise errors.ConfigError(
-                "there is no address to look at", hint="pco lm serve simulated"
-            )
+            raise errors.ConfigError("there is no address to check", hint="pco lm serve simulated")
         endpoint = Endpoint(spec, access, timeout=timeout, forms=forms)
     except (errors.ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
@@ -152,7 +150,7 @@ async def _by_calls(lm: LM, clock: Callable[[], float]) -> list[Diagnosis]:
             what, *step = await trial(lm)
             findings.append(Diagnosis(name, "warn" if step else "ok", what, *step))
         except errors.LMError as error:
-            what = f"could not be found out: {error}"
+            what = f"could not be determined: {error}"
             findings.append(Diagnosis(name, "warn", what, error.hint))
     return findings
 
@@ -200,7 +198,7 @@ async def _sampling(lm: LM) -> tuple[str, ...]:
     refused = [name for name in reply.dropped if name != "response_format"]
     if not refused:
         return ("temperature, top_p and seed are accepted",)
-    step = "replies are drawn the endpoint's own way; set the role's temperature to none"
+    step = "the endpoint samples in its own way; set the role's temperature to none"
     return f"refused and left out: {', '.join(refused)}", step
 
 
@@ -208,10 +206,10 @@ async def _length_cap(lm: LM) -> tuple[str, ...]:
     reply = await lm(_ask("Count from 1 to 200, one number a line.", cap=8))
     tokens = reply.usage.completion_tokens
     if reply.finish == "length":
-        return ("max_tokens is kept, and a cut reply says so",)
+        return ("max_tokens is obeyed, and a cut reply says so",)
     if reply.estimated or tokens <= 8:
         return ("the reply stayed within max_tokens by itself",)
-    step = "a budget of tokens or money can be passed here; give one in calls"
+    step = "a budget of tokens or money can be exceeded here; give one in calls"
     return f"ignored: {tokens} tokens came back where 8 were allowed", step
 
 
@@ -238,7 +236,7 @@ async def _concurrency(lm: LM, clock: Callable[[], float]) -> tuple[str, ...]:
     what = f"{_AT_ONCE} calls at once take {factor:.1f} times as long as one"
     if factor > _AT_ONCE / 2:
         step = "a server that batches (vLLM, SGLang) would make the run faster"
-        return f"{what}: they are served in turn", step
+        return f"{what}: they are served one by one", step
     return (what,)
 
 

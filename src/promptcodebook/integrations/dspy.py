@@ -198,7 +198,7 @@ def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
 def require_student(student: Any) -> None:
     kind = type(cast("object", student)).__name__
     if not isinstance(student, _dspy.Module) or isinstance(student, ComposedProgram):
-        hint = "give a dspy.Module; of a program that PCO composed, its .student"
+        hint = "give a dspy.Module; for a program that PCO composed, its .student"
         raise ConfigError(f"a {kind} cannot be compiled by PCO", hint=hint)
     if not student.predictors():
         hint = "make them in its __init__, e.g. self.answer = dspy.Predict('question -> answer')"

@@ -229,7 +229,7 @@ class BudgetGate:
             message = f"role {request.role} has no length cap"
             hint = f"set roles.{request.role}.max_tokens in pco.toml"
             raise errors.ConfigError(
-                f"{message}, so no budget of tokens or money can hold", hint=hint
+                f"{message}, so no token or money budget can be kept", hint=hint
             )
         if limits.usd is not None:
             self.prices.require([request.model])

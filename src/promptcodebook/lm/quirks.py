@@ -378,7 +378,7 @@ class FormSearch:
             hint = f"take {name} out of roles.ROLE.extra, or name {needed}"
             error.hint = hint.replace("ROLE", role)
         elif where.base_url.startswith("http"):
-            error.hint = f"{where.curl} asks for as little as possible"
+            error.hint = f"{where.curl} sends the smallest possible request"
         else:
             error.hint = f"--set roles.{role}.model=SPEC, with another model"
 
@@ -412,7 +412,7 @@ class KnownForms:
         """Takes note of a form that was accepted."""
         if search.quirks is not self.quirks and search.first:
             self.quirks = search.quirks
-            _log.info("asked in another form from now on: %s", search.quirks)
+            _log.info("requests have another form from now on: %s", search.quirks)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -272,7 +272,7 @@ class ModelAddress:
     def clean(self, text: str) -> str:
         """A server's words, short and without our key; none where they may quote private data."""
         if self.private:
-            return f"withheld, since the data are private: {len(text)} characters" if text else ""
+            return f"withheld, since the data is private: {len(text)} characters" if text else ""
         scrubbed = self.scrub(" ".join(text.split()))
         return scrubbed if len(scrubbed) <= _QUOTED else scrubbed[:_QUOTED] + "…"
 
@@ -464,7 +464,7 @@ def _key_hint(where: ModelAddress) -> str:
     if where.key is not None:
         return f"the key in {where.key.name} was refused: set another one"
     if not where.key_names:
-        return "set the variable in which this provider's key is looked for"
+        return "set the variable that holds this provider's key"
     return f"no key was sent: export {' or '.join(where.key_names)}=..."
 
 

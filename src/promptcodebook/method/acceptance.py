@@ -206,6 +206,6 @@ def find_rule(name: str) -> AcceptanceRule:
         return RULES[name]
     rule = plug_in(GROUP, name, "update.accept", RULES)
     if not iscoroutinefunction(rule):
-        message, hint = f"update.accept: the rule {name!r} is no async function", "use async def"
+        message, hint = f"update.accept: the rule {name!r} is not async", "use async def"
         raise ConfigError(message, hint=f"{hint} {name}(rescore, candidate)")
     return rule

@@ -139,7 +139,7 @@ class Initialiser:
         told = {place_in(instinct.text) for instinct in given}
         tools = [text for text in self.tools if place_in(text) not in told]
         if tools and (size := len(given) + len(tools)) > config.size:
-            what = f"a codebook of {config.size} has no room for {len(tools)} tools beside the rest"
+            what = f"a codebook of {config.size} cannot hold {len(tools)} tools besides the rest"
             raise ConfigError(what, hint=f"set size = {size}")
         instincts, origins = _fill(given, self.templates, config, tools)
         statistics = earlier.statistics or RoutingStatistics.fresh(len(given))
@@ -152,7 +152,7 @@ class Initialiser:
         """What the model makes of the present prompt, or (kind random) writes without one."""
         kind, prompt = self.config.init.kind, self.config.init.prompt
         if kind == "from_prompt" and not prompt.strip():
-            what = "init.kind = 'from_prompt' needs the present prompt"
+            what = "init.kind = 'from_prompt' needs your current prompt"
             raise ConfigError(what, hint="set init.prompt to it")
         size, cap = self.config.size, self.config.update.instinct_words
         request = Request(

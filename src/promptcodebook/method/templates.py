@@ -247,7 +247,7 @@ def copy_templates(target: Path, name: str = "default") -> list[Path]:
     texts[_MANIFEST] = re.sub(r"^based_on = .*$", f'based_on = "{name}"', manifest, flags=re.M)
     existing = [target / file for file in texts if (target / file).exists()]
     if existing:
-        what = f"{existing[0]} exists already, and is not written over"
+        what = f"{existing[0]} already exists, and is not overwritten"
         raise ConfigError(what, hint="name another folder")
     try:
         target.mkdir(parents=True, exist_ok=True)

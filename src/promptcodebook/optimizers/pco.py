@@ -80,7 +80,7 @@ class PCO:
             if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
                 policy = policy.with_about(**{row.name: row.prompter.text})
         beware = (
-            "Beware before you deploy the learned policy: every state of this run holds a text "
+            "Be careful before you deploy the learned policy: every state of this run holds a text "
             f"that the safety rules refuse ({harm})."
         )
         deployed = Deployed(learner.composer, best.parameters, best.statistics)

@@ -314,7 +314,7 @@ class PolicyFile(_Stored):
         recorded = (PRESENT, *MEASURED)
         if row not in recorded:
             rows = ", ".join(map(repr, (NONE, CONCAT, *recorded)))
-            message = f"the row {row!r} has no prompt of its own: each input gets another"
+            message = f"the row {row!r} has no single prompt: each input gets its own"
             raise PolicyError(message, hint=f"the rows with one prompt are {rows}")
         if not isinstance(text := self.about.get(row), str):
             message = f"the policy does not record the prompt of the row {row!r}"
@@ -389,7 +389,7 @@ class PolicyFile(_Stored):
             more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""
             raise RunNotTrusted(
                 f"the policy {name} sets {', '.join(fields[:5])}{more}: a policy may only "
-                "decide how replies are drawn",
+                "decide how replies are sampled",
                 hint="take that out of the file or, if you trust its author, add --trust "
                 "(in Python trust=True)",
             )

@@ -255,8 +255,8 @@ class Policy:
         at_hand, judged_with = self.assembled.task.program.name, self.file.program
         if judged_with and at_hand == SINGLE_CALL and judged_with != SINGLE_CALL:
             raise PolicyError(
-                f"this policy was judged with the program {judged_with!r}, which is not at hand: "
-                "a single call would answer in another way",
+                f"this policy was judged with the program {judged_with!r}, which is not available: "
+                "a single call would answer differently",
                 hint="add --agent COMMAND --prompt FILE, or --config pco.toml; in Python "
                 "load_policy(path, executor=YOUR_AGENT), or run it with policy.prompt(x)",
             )
@@ -369,7 +369,7 @@ def load_policy(
     if executor is not None and file.program and function != given:
         warnings.warn(
             f"the policy was judged with the program {file.program!r}, and {policy.program!r} was "
-            "given: its answers may be of another quality",
+            "given: its answers may be better or worse",
             stacklevel=2,
         )
     return policy

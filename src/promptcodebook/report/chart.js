@@ -4,7 +4,7 @@
 "use strict";
 
 const curves = (() => {
-  const HOW = "Arrow keys move along it, plus and minus zoom, 0 shows all.";
+  const HOW = "Arrow keys move along the chart, plus and minus zoom, and 0 shows all of it.";
   const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6];
   const MOVES = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
   const drawn = new Map();

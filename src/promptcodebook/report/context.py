@@ -33,7 +33,7 @@ _TITLE, _OPENING = 120, 20  # characters of an input that call an example; fewes
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 _ENDED = {
     "finished": "finished",
-    "early_stop": "stopped early: it gained no more",
+    "early_stop": "stopped early: no further gain",
     "target": "stopped early: the target score was reached",
     "budget": "stopped at its budget, can be resumed",
     "interrupted": "interrupted, can be resumed",
@@ -261,7 +261,7 @@ def facts(context: Context) -> list[tuple[str, str | int]]:
     budget = [] if limits.calls is None else [f"{limits.calls:,} calls"]
     budget += [] if limits.tokens is None else [f"{count_text(limits.tokens)} tokens"]
     budget += [] if limits.usd is None else [money(limits.usd)]
-    lost = f" (of it {lost_text(context.lost)})" if context.lost.calls else ""
+    lost = f" (of which {lost_text(context.lost)})" if context.lost.calls else ""
     try:
         started = f"{datetime.fromisoformat(header.created):%Y-%m-%d %H:%M %Z}".strip()
     except ValueError:

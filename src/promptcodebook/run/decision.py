@@ -54,7 +54,7 @@ from promptcodebook.store.runs import earlier_looks
 from promptcodebook.tasks.rewards import asks_judge
 from promptcodebook.types import Evaluation
 
-JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
+JUDGED = "A model judged the answers; no interval counts its error. To add it: `pco judge sheet`."
 _MANY_FALLBACKS = 0.2
 _DIFFER = 1 / 5  # of the rows: those on which two ways of prompting earn different rewards
 _SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-ask now and then
@@ -216,11 +216,11 @@ def _remarks(
         yield f"Beware: {beware}"
     elif made.rows and all(r in (None, config.reward_range[0]) for r in rewards):
         yield (
-            "No answer of this run ever scored: look whether the reward reads answers right before "
-            "you train again."
+            "No answer of this run ever scored: check that the reward reads answers correctly "
+            "before you train again."
         )
     if config.samples > 1:
-        yield f"Each test example counts with the mean of {config.samples} answers."
+        yield f"Each test example counts as the mean of {config.samples} answers."
     if len(judged) < (whole := len(assembled.plan.judged)):
         yield f"The budget was enough to judge on {len(judged)} of {whole} test inputs."
     if asks_judge(assembled.reward):
@@ -307,7 +307,7 @@ def verdict_remark(examples: int, independent: int | None = None) -> str:
     examples fewer may be `independent`."""
     n = examples if independent is None else independent
     counted = plural(examples, "test example") + f", {n} independent" * (n < examples)
-    few = f"no verdict will come of {counted}: it takes at least {ENOUGH}"
+    few = f"{counted} cannot give a verdict, which takes at least {ENOUGH}"
     return few if n < ENOUGH else ""
 
 
@@ -368,7 +368,7 @@ def decide(
             others = "takes" if len(missing) == 1 else "take"
             rest = f"{' and '.join(missing)} {others} no more calls"
             return (
-                f"{start}. {capital(rest)}, but the budget did not reach to judge that.",
+                f"{start}. {capital(rest)}, but the budget ran out before that was judged.",
                 None,
                 "",
             )
@@ -402,7 +402,7 @@ def _not_beaten(
         return (
             f"Unclear: {learned.title} gains {figures(_gain(learned))} over {base.title}, but "
             f"shows no clear difference from {rival.title}, {calls}: {figures(over)}. "
-            f"Nor has that a clear gain of its own: {figures(own)}.{more} "
+            f"Nor does that have a clear gain of its own: {figures(own)}.{more} "
             "More test examples would tell."
         )
     start = f"No clear difference from {rival.title}"
@@ -429,7 +429,7 @@ def _beyond(row: VerdictRow, base: VerdictRow, limit: str) -> str:
     value, text = took[unit] if row.metered else (None, "")
     allowed = f"and verdict.max_cost allows {limit}"
     if value is None:
-        return f"what a query of {row.title} costs is not known, {allowed}"
+        return f"what a query of {row.title} costs is unknown, {allowed}"
     return f"a query of {row.title} takes {text}, {allowed}" if value > float(found[1]) else ""
 
 
@@ -459,7 +459,7 @@ def _level(look: int) -> str:
 def _calls(row: VerdictRow, other: VerdictRow) -> str:
     own, others = count_pair(row, other)
     if not row.metered:
-        return f"with {own} per query beside the program's own, which are not metered"
+        return f"with {own} per query besides the program's own, which are not metered"
     return f"at {own} per query {'instead of' if _saves(row, other) else 'against'} {others}"
 
 

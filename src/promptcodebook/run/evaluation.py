@@ -348,7 +348,7 @@ class Evaluating:
             message = f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}"
             raise ConfigError(message, hint=f"the rows are {', '.join(ROWS)}")
         if prompt and row != LEARNED:
-            what = f"{verb}: a row is of a policy's verdict, and a prompt has none"
+            what = f"{verb}: a row belongs to a policy's verdict, and a prompt has none"
             raise ConfigError(what, hint="leave the row out, or the prompt")
         subject = Subject.resolve(policy, given)
         examples = sample.examples(subject.assembled)
@@ -380,7 +380,7 @@ class Evaluating:
         config, models = assembled.config, assembled.models
         runs = sample.runs or config.samples
         stream, total = sys.stderr if self.progress else None, len(self.examples) * runs
-        more, paid = "give it a greater budget", models.ledger.total.calls
+        more, paid = "give it a larger budget", models.ledger.total.calls
         async with models.at_work(more, f"{more}; what was paid for so far is kept"):
             prompter = self._prompter()
             with counting(f"evaluating {name}", total, stream, simulated=models.simulated) as count:

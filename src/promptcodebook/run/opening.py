@@ -162,7 +162,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
         header = store.header
         if not header.resumable:
             raise errors.RunChanged(
-                f"the run {header.id} was begun by version {header.version}, which this version "
+                f"the run {header.id} was started by version {header.version}, which this version "
                 "cannot resume",
                 hint="start a new run; what it learned can be used: "
                 f"pco registry show {shell(header.id)}",
@@ -171,7 +171,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             booked = lost_text(recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))
         if where.name not in ("", header.name):
-            message = f"the run {header.id} was not begun under the name {where.name!r}"
+            message = f"the run {header.id} was not started under the name {where.name!r}"
             raise errors.ConfigError(
                 message, hint="a run keeps its name: leave the name out when you resume"
             )
@@ -313,7 +313,7 @@ _FLAT = "update.stop_when_flat"
 # What to raise (one of these) to train a run of ours longer that ended so; and the end in words.
 _ENDS: Mapping[EndReason | None, tuple[tuple[str, ...], str]] = {
     "finished": (("update.epochs",), "is finished"),
-    "early_stop": (("validation.patience", _FLAT), "ended early, since it gained no more"),
+    "early_stop": (("validation.patience", _FLAT), "ended early, since there was no further gain"),
     "target": (("validation.target_score",), "ended at its target"),
 }
 

@@ -313,7 +313,7 @@ def sources_of(
     function = None if isinstance(reward, str | Mapping) else reward
     if getattr(function, "__module__", "") == ready_made.__name__:
         called = f"{getattr(function, '__name__', '')}()"
-        message = f"{verb}: the reward is what makes a ready-made one"
+        message = f"{verb}: the reward is the function that makes a ready-made one"
         raise errors.ConfigError(message, hint=f"call it: {called}")
     if function is not None:
         check_function(function, ("example", "output"), f"{verb}: the reward")

@@ -296,7 +296,7 @@ class Subject:
         header, name, remarks = self.reference.header, self.reference.name, list[str]()
         fingerprints = self.assembled.dataset.fingerprint()
         if self.own and header is not None and header.fingerprints != fingerprints:
-            remark = "its test may hold what it learned from"
+            remark = "its test split may hold what it learned from"
             remarks.append(f"the data changed since the run {name}: {remark}")
         before, now = self.file.program, self.assembled.task.program.name
         # The same agent is 'agent.py:run' in a pco.toml and 'run' in Python.

@@ -158,7 +158,7 @@ class Conclusion:
                 f"clearly better. It brings {self._gain(use)} A query then takes {_query(use)}."
             )
         elif self.missing and learned.gain is not None and learned.gain.low > 0:
-            advice = f"Give a greater budget, so that {' and '.join(self.missing)} can be judged."
+            advice = f"Raise the budget, so that {' and '.join(self.missing)} can be judged."
             typed = f"pco train --resume {run} --budget MORE"
         else:
             keep = f"Keep {base.title}. " if self.deploy else ""
@@ -268,7 +268,7 @@ class VerdictColumn:
 
 FIGURES = (
     VerdictColumn(
-        "reward", lambda r: r.score, means="a failed example counts as the range's bottom"
+        "reward", lambda r: r.score, means="a failed example counts as the lowest reward"
     ),
     VerdictColumn(
         "gain", lambda r: r.gain, signed=True, means="over the first row's, paired by example"
@@ -288,7 +288,7 @@ FIGURES = (
         lambda r: r.prompt_length and r.prompt_length.longest,
         "{:,}".format,
         query=True,
-        means="tokens of the executor's longest call, its stage's instruction included",
+        means="tokens of the executor's longest call, including its stage's instruction",
     ),
     VerdictColumn("result over it", lambda r: r.over, signed=True, detail=True),
 )

@@ -85,7 +85,7 @@ class Effect:
         if not self.rewards:
             return f"None {of} is routed to it."
         if self.difference is None:
-            return f"{len(self.rewards)} {of} are routed to it, none was answered both ways."
+            return f"{len(self.rewards)} {of} are routed to it, but none was answered both ways."
         unsure = ": no clear effect" if self.difference.low <= 0 <= self.difference.high else ""
         pairs = f"paired, n = {self.n} ({len(self.rewards)} {of} routed to it)"
         return f"{signed(self.difference)}, {pairs}{unsure}"
@@ -252,7 +252,7 @@ def read_effects(run: Path) -> list[Effect]:
             return [_adapter().validate_python(unpack(blob)) for (blob,) in rows]
     except ValidationError as error:
         raise StoreError(
-            f"a kept effect in {path} cannot be read: {error}",
+            f"a stored effect in {path} cannot be read: {error}",
             hint=f"move {path.parent} out of the way: what it holds is measured again",
         ) from error
 

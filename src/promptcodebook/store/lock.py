@@ -55,7 +55,7 @@ def refuse_links(folder: Path) -> None:
         what = "a link" if entry.is_symlink() else "no plain file"
         message = f"{entry.path} is {what}, which no run holds"
         raise StoreError(
-            message, hint=f"look where it came from; to delete the run: rm -r {shell(folder)}"
+            message, hint=f"check where it came from; to delete the run: rm -r {shell(folder)}"
         )
 
 

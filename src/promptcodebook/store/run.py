@@ -312,11 +312,11 @@ def _new_folder(runs_dir: Path, header: Header) -> Path:
             return folder
         except FileExistsError as error:
             if not runs_dir.is_dir():
-                message = f"{error.filename} is no folder, so no run can be kept in it"
+                message = f"{error.filename} is not a folder, so no run can be kept in it"
                 raise StoreError(message, hint="set PCO_RUNS to a folder of your own") from None
             if header.id:
                 hint = f"pco train --resume {run_reference(folder)}"
-                raise StoreError(f"{error.filename} exists already", hint=hint) from None
+                raise StoreError(f"{error.filename} already exists", hint=hint) from None
             again += 1
             folder = runs_dir / f"{stem}-{again}"
         except OSError as error:
@@ -333,7 +333,7 @@ def _sealed(header: Header) -> str:
         return seal(text, make_secret())
     except OSError as error:
         _log.warning(
-            "the run cannot be marked as yours, so opening it later takes --trust: %s", error
+            "the run cannot be marked as yours, so opening it later needs --trust: %s", error
         )
         return text
 

@@ -97,7 +97,7 @@ def home_of(package: Path, data_dir: Path | None = None) -> Home:
     for file, digest in kept.items():
         path = copy / file
         if not path.is_file() or sha256_of(path) != digest:
-            message = f"{path} is not as it was fetched"
+            message = f"{path} has changed since it was fetched"
             raise TaskError(message, hint=f"pco data fetch {name}, or give --data DIR")
     if kept:
         return Home(copy, "the public copy that was fetched")

@@ -274,13 +274,13 @@ class AgentProgram:
         except Overdue as error:
             raise ExecutorError(
                 f"the executor did not return within {error.seconds:g} s (example {example.id})",
-                hint="find out where it hangs; user_code.seconds is how long it may take, waiting "
-                "for models not counted",
+                hint="find out where it hangs; user_code.seconds is its limit, not counting waits "
+                "for models",
             ) from None
         except Escape as error:
             raise ExecutorError(
                 f"the executor raised {error} ({place_of(error.error)}, example {example.id})",
-                hint="an executor ends by returning its answer, or by raising an Exception",
+                hint="an executor must return its answer, or raise an Exception",
             ) from error.error
         output = returned if isinstance(returned, Output) else Output(cast("str", returned))
         if not isinstance(output.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -76,10 +76,10 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
             message = f"no folder {str(data_dir)!r}"
             raise TaskError(message, hint="--data FOLDER, with the task's data")
         if next(iter(signature(load).parameters), "").startswith("_"):
-            message = f"--data has no effect on the task {name}, whose data ship with it"
+            message = f"--data has no effect on the task {name}, whose data comes with it"
             raise TaskError(message, hint="leave --data out")
     task: object = load(data_dir or (Path(named) if named else None))
     if not isinstance(task, Task):
-        message = f"what a package offers as the task {name!r} returned {type(task).__name__}"
+        message = f"the task {name!r} returned {type(task).__name__}"
         raise TaskError(message, hint="it must return a promptcodebook.tasks.Task")
     return task

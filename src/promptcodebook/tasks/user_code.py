@@ -119,14 +119,15 @@ def check_function(function: Callable[..., object], arguments: Sequence[str], wh
     """Raises ConfigError, which names the place, unless it takes the arguments and can return a
     value."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{where}: it yields, and must return", hint="return the whole at once")
-    name = getattr(function, "__name__", "it")
+        raise ConfigError(f"{where}: it yields, but must return", hint="return the whole value")
+    name = getattr(function, "__name__", "")
+    usual = "reward" if "output" in arguments else "run"
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError:
         raise ConfigError(
-            f"{where}: it must take ({', '.join(arguments)})",
-            hint=f"def {name if name.isidentifier() else 'it'}({', '.join(arguments)}): ...",
+            f"{where}: the function must take ({', '.join(arguments)})",
+            hint=f"def {name if name.isidentifier() else usual}({', '.join(arguments)}): ...",
         ) from None
     except ValueError:
         pass  # a builtin without a signature: the call itself will tell

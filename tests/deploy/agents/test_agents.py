@@ -450,7 +450,7 @@ async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced()
     async def ends(client: openai.AsyncOpenAI, example: pco.Example) -> str:
         raise ExecutorError(await asks(client, example))
 
-    with pytest.raises(ConfigError, match="the same for every row") as caught:
+    with pytest.raises(ConfigError, match="the same question for every row") as caught:
         await in_process(asks).check(EXAMPLE, other)
     assert "--question" in (caught.value.hint or "")
     for agent in (in_process(asks, question=" Why?\n"), in_process(ends), process("works")):

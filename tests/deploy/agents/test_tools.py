@@ -211,7 +211,7 @@ def test_tools_that_cannot_be_learned_are_an_error_before_anything_is_paid_for(
     lm = ScriptedLM()
     with pytest.raises(ConfigError, match="has shown no tool to learn"):
         learn(tmp_path, lm, in_process(bare), learn=["prompt", "tools"])
-    with pytest.raises(ConfigError, match="no room for 2 tools") as error:
+    with pytest.raises(ConfigError, match="cannot hold 2 tools") as error:
         learn(tmp_path, lm, learn=["prompt", "tools"], size=3, select=3)
     assert error.value.hint == "set size = 4" and not lm.history
 

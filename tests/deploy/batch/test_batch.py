@@ -215,7 +215,7 @@ def test_a_finished_output_is_not_made_again_by_accident(work: Path, server: Ser
     for name in ("lock", ".job.json.k3x"):  # left by a process that died before it began
         (part / name).touch()
     assert batch(work, server).code == 0
-    batch(work, server).error(2, "out.jsonl is there already", "--restart")
+    batch(work, server).error(2, "out.jsonl already exists", "--restart")
     assert not (work / "out.jsonl.part").exists()
     assert server.calls == 6
 

@@ -288,7 +288,7 @@ async def test_a_policy_file_is_learned_into_another(world: World, places: Path)
     version = saved(world, places)
     await keep(places, world.log(90, 0.5), "tickets", version)
     asked: Any = ("learn", "tickets.pco.json", "--config", str(world.folder))
-    command(*asked, cwd=places).error(2, "it is not said where to write")
+    command(*asked, cwd=places).error(2, "so -o must say where to write")
     log = ServedLog(places / "requests.sqlite")
     for each in world.log(95, 0.5)[90:]:  # these got no feedback
         log.put(replace(each.served, ref="tickets", version=version))

@@ -272,12 +272,12 @@ def test_a_page_follows_its_run_over_a_restart_and_an_end_until_it_is_gone(
             shows_the_next(page, store)
             store.close()
             page.reload()
-            page.get_by_text("Not running now.").wait_for()
+            page.get_by_text("This run is not active.").wait_for()
             again = RunStore.open(store.path, write=True)
             shows_the_next(page, again)
             again.close()
             remove_run(store.path)
-            page.get_by_text("This run is gone.").wait_for()
+            page.get_by_text("This run no longer exists.").wait_for()
             page.get_by_text(f"There is no run {store.header.id}").wait_for()
         lines = [each for each in heard.complaints if "ERR_CONNECTION" not in each]
         assert [each for each in lines if "ERR_INCOMPLETE" not in each and "404" not in each] == []

@@ -230,7 +230,7 @@ def test_the_grid_is_filtered_by_result_instinct_and_words(
     shown = grid_of(graded, **query)
     assert [row.split()[0] for row in shown[1:]] == names
     body = grid_screen(graded, GridFilter.of(query)).body
-    assert ("No test input fits." in body) is (not names) and "<x>" not in body
+    assert ("No test input matches." in body) is (not names) and "<x>" not in body
 
 
 # What an instinct is said to have earned, by its versions and as it was measured.

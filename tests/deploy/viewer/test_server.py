@@ -291,7 +291,7 @@ def test_runs_are_listed_with_their_verdict_in_the_order_and_kind_that_is_wanted
     ]
     assert listed(only="stopped") == ["none"] and listed(words="nothing like it") == []
     assert listed(page="9", by="task") == listed(by="task") and listed(page="9") == listed()
-    assert "No run fits." in flat(markup_of(runs, RunFilter.of({"words": "<x>"})))
+    assert "No run matches." in flat(markup_of(runs, RunFilter.of({"words": "<x>"})))
 
 
 def test_a_run_that_cannot_be_read_is_told_on_the_screen_and_warned_of_once(

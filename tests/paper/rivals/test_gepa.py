@@ -158,7 +158,7 @@ def test_a_weak_proposer_is_a_row_that_says_how_it_failed(tmp_path: Path) -> Non
     assert run.ended == "finished"
     assert run.rows["mipro"].prompt == "Be brief."
     assert "failed with AdapterParseError" in run.verdict
-    assert "The prompt that it began with is used instead." in run.verdict
+    assert "The prompt that it started from is used instead." in run.verdict
 
 
 @pytest.mark.slow

@@ -220,7 +220,7 @@ def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: An
     assert run.ended == "finished"
     assert run.rows["theirs"].prompt == run.rows["present"].prompt == "Be brief."
     message = "theirs 1.0 failed with ValueError: no field `answer` in the reply"
-    assert f"{message} The prompt that it began with is used instead." in run.verdict
+    assert f"{message} The prompt that it started from is used instead." in run.verdict
 
 
 async def test_of_private_data_no_error_is_quoted(tmp_path: Path, install: Any) -> None:
@@ -232,7 +232,7 @@ async def test_of_private_data_no_error_is_quoted(tmp_path: Path, install: Any) 
     config = load_config({**QUICK, "optimizer": "theirs", "task": "secret", "lm": "own"})
     opened = open_run(config, Sources(lm=model()), Where(tmp_path / "runs"), notes_to(heard))
     run = await finish(opened)
-    told = "theirs 1.0 failed with ValueError: what it said is withheld, since the data are private"
+    told = "theirs 1.0 failed with ValueError: its message is withheld, since the data is private"
     assert told in run.verdict and any(told in text for text in heard)
     assert not any("what are" in text for text in (run.verdict, *heard))
 

@@ -133,7 +133,7 @@ def test_the_copy_is_used_and_recognised_and_a_change_at_home_is_reported(hub: F
     assert source_of("ifbench").fetch(cache).counts["test"] == 1
     with (got.folder / "val.jsonl").open("a") as file:
         file.write("\n")
-    with pytest.raises(TaskError, match=r"val.jsonl is not as it was fetched") as caught:
+    with pytest.raises(TaskError, match=r"val.jsonl has changed since it was fetched") as caught:
         home_of(IFBENCH)
     assert "pco data fetch ifbench" in caught.value.hint
 

@@ -258,7 +258,7 @@ def run(
     assert made.code == 0, made.err
     verdict = made.json
     assert verdict["verdict"].startswith("Worth deploying: "), verdict["verdict"]
-    assert "its error is in no interval: `pco judge sheet` tells how." in verdict["verdict"]
+    assert "no interval counts its error. To add it: `pco judge sheet`." in verdict["verdict"]
     return tmp_path
 
 
@@ -275,7 +275,7 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
     assert pco("judge", "sheet", "last", "--n", "40", cwd=run).code == 0
     label(run, lambda answer: not answer.endswith("please now"))  # none of the present prompt's
     found = pco("judge", "verdict", "last", "labels.csv", cwd=run)
-    found.error(2, "does not say how the judge errs", "pco judge sheet RUN")
+    found.error(2, "does not show the judge", "pco judge sheet RUN")
     label(run, lambda answer: answer[-1] not in "0123456789")  # none without any instruction
     found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
     assert "but not those of none: its error there is not known." in found["sentence"]
@@ -285,7 +285,7 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
     text = (run / "labels.csv").read_text("utf-8")
     assert "learned" not in text and "concat" not in text, "who labels must not know the row"
     pco("judge", "verdict", "last", "labels.csv", cwd=run).error(
-        2, "it takes labels", "judge sheet"
+        2, "it needs labels", "judge sheet"
     )
     label(run)
     found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
@@ -293,7 +293,7 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
         found["worth"] is False
         and "by people's labels on 30 of 72 test inputs" in (found["sentence"])
     )
-    assert "`pco judge sheet` tells how" not in found["sentence"]
+    assert "To add it: `pco judge sheet`" not in found["sentence"]
     gain = next(row["gain"] for row in found["rows"] if row["name"] == "learned")
     assert gain["low"] < 0 < gain["high"] and gain["mean"] == 0.0
     assert found["sentence"] in pco("runs", "show", "last", "--json", cwd=run).out

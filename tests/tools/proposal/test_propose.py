@@ -204,7 +204,7 @@ def test_a_column_of_chat_messages_is_found(tmp_path: Path) -> None:
     assert result.code == 0, result.err
     found = settings(tmp_path / "chat")["data"]
     assert (found["messages"], found["path"]) == ("messages", "../talks.jsonl")
-    assert "warn    no verdict will come of" in result.out
+    assert "cannot give a verdict, which takes at least 20" in result.out
 
 
 def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
@@ -224,7 +224,7 @@ def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
     made = settings(tmp_path)
     assert (made["reward"], made["lm"]) == ("exact", "openai/gpt-x")
     assert made["init"] == {"kind": "from_prompt", "prompt": "Say one word."}
-    propose(tmp_path, "--yes").error(2, "pco.toml exists already", "nothing was written")
+    propose(tmp_path, "--yes").error(2, "pco.toml already exists", "nothing was written")
     flags = ("--input", "{why}: {message}", "--target", "", "--reward", "reward.py:reward")
     (tmp_path / "flags").mkdir()
     (tmp_path / "flags/reward.py").write_text("def reward(example, output):\n    return 1.0\n")

@@ -37,8 +37,8 @@ _VARIABLES = (
 _OURS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _LINE = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
 _LINE_OF = '{"id": ..., "output": ...}'
-_UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
-_HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --prompt FILE"
+_UNHEARD = "it must call the API of OpenAI: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
+_HINT = "put {{pco}} into the agent's system prompt, or name its current prompt: --prompt FILE"
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ class Agent:
         if not asked or first.input in asked or other is None:
             return
         if asked == await self._tried(other):
-            what = "the agent asks its model the same for every row"
+            what = "the agent asks its model the same question for every row"
             hint = "let it read the row from standard input, or name the question that it always "
             raise ConfigError(what, hint=f"{hint}asks: --question TEXT")
 
@@ -172,7 +172,7 @@ class Agent:
                 raise endpoint.failure
             if not work.done():
                 what = f"the agent did not answer within {self.seconds:g} s (example {example.id})"
-                hint = "find out where it hangs; Agent(seconds=) is its time"
+                hint = "find out where it hangs; Agent(seconds=) is its limit"
                 raise ExecutorError(what, hint=hint)
             return work.result()
         finally:
@@ -381,7 +381,7 @@ def answer_of(printed: str) -> Output:
     except ValueError as error:
         if not last.startswith("{"):
             return Output(last)
-        raise ExecutorError(f"the agent's last line cannot be kept: {error}", hint=_LINE) from None
+        raise ExecutorError(f"the agent's last line is unusable: {error}", hint=_LINE) from None
     return Output(text if isinstance(text, str) else json.dumps(text), fields=fields)
 
 

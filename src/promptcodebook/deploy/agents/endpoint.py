@@ -71,7 +71,7 @@ class PromptPlaces:
                 raise Refusal(f"the marker {mark[0]} is in one request twice: remove one")
             names.add(name)
             if len(names) > _MOST_MARKERS:
-                raise Refusal(f"a request may have {_MOST_MARKERS} markers at most")
+                raise Refusal(f"a request may have at most {_MOST_MARKERS} markers")
         for at, message in enumerate(turned):
             if message.role == "system":
                 text, found = self._put(message.content, prompt)
@@ -258,7 +258,7 @@ class TrainingEndpoint:
 
     def _end(self, what: str, cap: str) -> None:
         self.failure = self.failure or ExecutorError(
-            what, hint=f"find out why; Agent({cap}=) is the cap"
+            what, hint=f"find out why; Agent({cap}=) is the limit"
         )
         self.over.set()
 

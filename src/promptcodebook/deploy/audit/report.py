@@ -143,9 +143,9 @@ class HazardJudge:
 
 
 FORMAT = "promptcodebook audit 1"
-NO_DATA = "copies of training data: no data were at hand to compare with"
+NO_DATA = "copies of training data: there was no data to compare with"
 _NO_JUDGE = "hazards: no model judged the texts"
-_FIELD = "it goes with every request, and decides more than how replies are drawn"
+_FIELD = "it goes with every request, and decides more than how replies are sampled"
 _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 
 
@@ -200,7 +200,7 @@ class AuditReport:
             report = TypeAdapter(AuditReport).validate_python(kept)
         except ValidationError as error:
             place = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
-            message = f"this is no report of an audit: {place}"
+            message = f"this is not an audit report: {place}"
             raise PolicyError(message, hint="pco registry audit REF --json") from None
         if report.format != FORMAT:
             message = f"a report of another format: {report.format!r}"

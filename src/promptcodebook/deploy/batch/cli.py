@@ -47,20 +47,20 @@ def batch(
     input_column: str = typer.Option(
         "", "--input", help="IN's column to answer, or a template; default: as in training."
     ),
-    prefix: str = typer.Option("", help="Put before the names answer, route and error."),
+    prefix: str = typer.Option("", help="Prefix for the columns answer, route and error."),
     restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
     ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
     *,
     typed: _Typed,
     as_json: command.Json = False,
 ) -> None:
-    """Answer every row of IN with a policy; OUT has the rows in their order.
+    """Answer every row of IN with a policy; OUT has the rows in the same order.
 
     OUT has the rows of IN with three more columns: answer; route, the instincts of its prompt; and
-    error. If a row fails, the others continue and the exit is 1; --restart asks it again, and the
-    reply cache answers the others. OUT appears when it is complete. Until then OUT.part holds the
-    results: after Ctrl-C, a kill, a full disk or a reached budget the same command continues, and
-    pays for no finished reply twice. A budget counts all sessions."""
+    error. If a row fails, the others continue and the exit code is 1; --restart asks it again, and
+    the reply cache answers the others. OUT appears when it is complete. Until then, OUT.part holds
+    the results. After Ctrl-C, a kill, a full disk or a reached budget, the same command continues
+    and pays for no finished reply twice. A budget covers all sessions."""
     reference = command.resolved(ref, trust=typed.trust, use=True)
     typed.given("pco batch").require_objects(reference)
     if input_column:

@@ -58,7 +58,7 @@ def answer_on_ray(
     """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
     Raises MissingExtra without ray, and ConfigError where no cluster answers or for a budget."""
     if any(value is not None for _, value in config.budget):
-        message = "a budget cannot be kept over the processes of a cluster"
+        message = "a budget cannot be kept across the processes of a cluster"
         raise ConfigError(message, hint="leave out --budget, or leave out --ray")
     here = max(2, os.cpu_count() or 1)
     ray = join_cluster(address, here)

@@ -97,7 +97,7 @@ class BatchSession:
         folder = checkpoint_of(order.target)
         if order.target.exists() and not folder.exists() and not order.restart:
             hint = f"{order.again} --restart makes it again; replies in the cache cost nothing"
-            raise errors.ConfigError(f"{order.target} is there already", hint=hint)
+            raise errors.ConfigError(f"{order.target} already exists", hint=hint)
         job = {
             "input": source.mark,
             "rows": source.count,

@@ -24,15 +24,15 @@ def export(
     to: Annotated[str, typer.Option(metavar="FORM", help=f"{_ABOUT_FORMS}.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file, or for code the folder; default: stdout."),
+        typer.Option("--output", "-o", help="The file, or the folder for code; default: stdout."),
     ] = None,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Export a policy in another tool's format.
 
-    Code is a folder with the policy beside it: each input gets the very prompt that the policy
-    composes, through the package."""
+    Exported code is a folder that includes the policy. Through the package, each input gets exactly
+    the prompt that the policy composes."""
     reference = resolved(ref, trust=trust, use=True)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
@@ -50,7 +50,7 @@ def export(
         return
     note(f"wrote {', '.join(written)}")
     if not made.live:
-        note("the choice of instincts for each input is not in it, as the file says")
+        note("it does not choose instincts for each input, as the file says")
 
 
 def export_registry(
@@ -59,7 +59,7 @@ def export_registry(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The whole registry as JSON lines, for `pco registry import`."""
+    """Write the whole registry as JSON lines, for `pco registry import`."""
     with open_registry() as registry:
         lines = list(export_lines(registry))
     if output is None:

@@ -54,7 +54,7 @@ def _code(about: str, target: str, template: str) -> Form:
         if file.stages:
             raise ConfigError(
                 f"the policy composes a prompt for each of the stages {', '.join(file.stages)}, "
-                "and what it is exported to asks a model once",
+                "but the exported form calls a model once",
                 hint="--to json, and in a program with these stages: load_policy(...).compose(x)",
             )
         calls = ", ".join(_CALLS[role] for role in file.asks)
@@ -63,7 +63,7 @@ def _code(about: str, target: str, template: str) -> Form:
             "name": name,
             "digest": f"sha256:{file.digest}",
             "version": version("promptcodebook"),
-            "how": calls or "no call routes or composes, so that no model has to be named",
+            "how": calls or "no call routes or composes, so no model has to be named",
             "trust": ", trust=True" if file.beyond_sampling else "",
             # Names as they may stand in a comment of any language.
             "fields": ", ".join(re.sub(r"[^\w.-]", "?", each) for each in fields)

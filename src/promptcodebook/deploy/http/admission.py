@@ -91,11 +91,11 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
     if mode & stat.S_IWOTH and os.name != "nt":
-        message = f"other users may write to {path}, and so let in whom they like"
+        message = f"other users may write to {path}, and could let anyone in"
         raise ConfigError(message, hint=f"chmod 600 {shell(path)}")
     own = [(number, line.partition("#")[0].split(None, 1)) for number, line in enumerate(lines, 1)]
     if not any(words for _, words in own):
-        raise ConfigError(f"{path} holds no key", hint="openssl rand -hex 24")
+        raise ConfigError(f"{path} contains no key", hint="openssl rand -hex 24")
     for number, (key, *budget) in filter(lambda each: each[1], own):
         where = f"{path}:{number}"
         keys[_checked(key, where)] = daily_budget(budget[0], where) if budget else keys.get(key)
@@ -548,7 +548,7 @@ class Admission:
         """Room for a completion. Raises Refusal when there is none, or none for this caller."""
         if not self._places.take(visit.caller):
             others = "; the places left are for other keys" if self._places.free else ""
-            message = f"{self.in_flight} completions are under way, and more may not wait{others}"
+            message = f"{self.in_flight} completions are under way, and no more may wait{others}"
             raise _busy(message)
         try:
             yield

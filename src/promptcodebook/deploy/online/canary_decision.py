@@ -151,7 +151,7 @@ def decide(
     1."""
     if not -1 < margin < 1:
         raise ConfigError(
-            f"a margin of {margin:g} is no difference of two rewards",
+            f"a margin of {margin:g} cannot be a difference of two rewards",
             hint="--margin 0.02, or --margin -0.02 for 'not worse than by 0.02'",
         )
     low, high, factor = compare_means(canary, control, REWARD_ALPHA)
@@ -172,7 +172,7 @@ def decide(
         best = control + ValueCounts.share(silent[1], silent[1])
         # No assumption is needed if it is a gain though all who are silent count against it.
         if difference(worst, best, REWARD_ALPHA)[0] > margin:
-            action, why = "promote", f"{claim}, whatever those would say who gave no feedback"
+            action, why = "promote", f"{claim}, whatever the users without feedback would say"
         elif doubt := _doubt((canary, control), silent, margin):
             why = f"among those who answer {gain}, but {doubt}"
         else:
@@ -213,10 +213,10 @@ def _doubt(
     granted = max(0.0, -margin), max(0.0, margin)
     praise = [arm.n * (arm.mean or 0.0) for arm in arms]
     if ratio(praise, granted)[0] <= 1:
-        return f"not clearly more is praised: {shares(praise)}"
+        return f"it does not clearly get more praise: {shares(praise)}"
     complaints = [arm.n - count for arm, count in zip(arms, praise, strict=True)]
     if ratio(complaints, granted[::-1])[1] >= 1:
-        return f"not clearly less is complained of: {shares(complaints)}"
+        return f"it does not clearly get fewer complaints: {shares(complaints)}"
     return ""
 
 
@@ -226,5 +226,5 @@ def unless(factor: float, where: str) -> str:
 
 def _harm_text(name: str, least: float) -> str:
     if name == "failed":
-        return f"{least:.1%} more of its requests fail, or worse"
+        return f"{least:.1%} or more of its requests fail"
     return f"a request takes {least * FULL[name]:,.3g} {name} more, or worse"

@@ -54,17 +54,17 @@ _MOST_READ = 20_000  # Logged requests with feedback that are read: the newest o
 
 def feedback(
     words: Annotated[
-        list[str], typer.Argument(metavar="FILE | erase REQUEST_ID...", help="Rows of feedback.")
+        list[str], typer.Argument(metavar="FILE | erase REQUEST_ID...", help="A file of feedback.")
     ],
     as_json: command.Json = False,
 ) -> None:
-    """Add late feedback from a file, or erase what is kept of requests.
+    """Add late feedback from a file, or erase what is stored about requests.
 
-    FILE has the columns request_id and reward, and may have feedback and key. A row that is there
-    already is not added twice."""
+    FILE has the columns request_id and reward, and may have feedback and key. A row that was
+    already added is not added twice."""
     if words[0] == "erase":
         if wrong := [each for each in words[1:] if not is_request_id(each)]:
-            raise ConfigError(f"{wrong[0]} is no whole id of a request", hint="req- and 24 digits")
+            raise ConfigError(f"{wrong[0]} is no full request id", hint="type req- and 24 digits")
         with closing(ServedLog()) as log:
             erased = log.erase(words[1:])
         text = f"erased {erased} of {plural(len(words) - 1, 'request')}"
@@ -88,9 +88,9 @@ def feedback(
     run_sync(add())
     kept = {name: became[name] for name in ("unknown", "erased", "conflict", "full")}
     kept = {"kept": became["kept"] + became["again"], **kept}
-    text = f"kept {plural(kept['kept'], 'row')}; {kept['unknown']} of unknown requests, "
-    text += f"{kept['erased']} of erased ones, {kept['conflict']} under a key that was sent with "
-    text += f"other content, {kept['full']} of requests with no room for more"
+    text = f"kept {plural(kept['kept'], 'row')}; not kept: {kept['unknown']} of unknown requests, "
+    text += f"{kept['erased']} of erased ones, {kept['conflict']} whose key was used for other "
+    text += f"content, {kept['full']} of requests with no room for more"
     command.show(lambda: kept, lambda: text, as_json=as_json)
 
 
@@ -107,10 +107,10 @@ def _row(record: SourceRow) -> Feedback:
 
 def learn(
     ref: command.Ref,
-    half_life: str = typer.Option("14d", help="After which a logged request weighs half."),
-    run: str = typer.Option("", help="The run that made the policy, where REF does not say it."),
+    half_life: str = typer.Option("14d", help="Age at which a logged request counts half."),
+    run: str = typer.Option("", help="The run that made the policy, if REF does not say."),
     output: Path | None = typer.Option(
-        None, "--output", "-o", help="The new policy file; else NAME@latest of the registry."
+        None, "--output", "-o", help="The new policy file; default: NAME@latest in the registry."
     ),
     lm: command.ModelOption = None,
     budget: command.BudgetOption = None,
@@ -120,19 +120,18 @@ def learn(
     who: command.Who = "",
     as_json: command.Json = False,
 ) -> None:
-    """Refit a served policy's router to what its users said; its texts stay.
+    """Refit a served policy's router to its users' feedback; its texts stay.
 
-    It learns from the training of the policy's run and from logged requests with feedback. It says
-    what the new routes are worth by the last third of the log. Served versions do not change.
-    `serve.key_share` bounds what one key may teach. `--config` names the training data where the
-    run itself does not. For embeddings that the run did not keep, the model of the run or --lm is
-    asked."""
+    It learns from the training of the policy's run and from logged requests with feedback. The last
+    third of the log measures the gain of the new routes. Served versions do not change.
+    `serve.key_share` limits what one key may teach. `--config` names the training data if the run
+    itself does not. Embeddings that the run did not keep come from its model, or from --lm."""
     if not (half := seconds_of(half_life)):
-        raise ConfigError("--half-life 0 forgets all", hint="write e.g. 14d")
+        raise ConfigError("--half-life 0 would forget everything", hint="write e.g. 14d")
     reference = command.resolved(ref, trust=trust, use=True)
     named = REF.fullmatch(ref)
     if output is None and not (named and reference.version):
-        message = f"{ref} is no NAME@REF of the registry: it is not said where to write"
+        message = f"{ref} is no NAME@REF of the registry, so -o must say where to write"
         raise ConfigError(message, hint=f"pco learn {shell(ref)} -o learned.pco.json")
     old = reference.file
     asks = bool(learning.require_router(old).center)
@@ -209,7 +208,7 @@ def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence
     embedder, images = Embedder(asked.lm), router is not None and router.images
 
     async def read() -> list[Sequence[float]]:
-        again = "type it again with a greater --budget"
+        again = "rerun it with a larger --budget"
         async with asked.at_work(again, f"{again}: what was paid for so far is kept"):
             inputs = ((each.input, each.media if images else ()) for each in examples)
             found = await gather_all(embedder.read(*each) for each in inputs)

@@ -86,7 +86,7 @@ class Worth:
             explored, others = self.answered
             return (
                 f"no gain is claimed: {explored:.1%} of explored requests got feedback and "
-                f"{others:.1%} of the others, so it may come from who answers"
+                f"{others:.1%} of the others, so the gain may come from who answers"
             )
         if not self.known:
             return (
@@ -167,7 +167,7 @@ def read_training(
     with closing(RunStore.open(path)) as store:
         header = store.header
         if data is None and not (store.ours or trust):
-            text = f"the run {header.id} does not bear your mark, and its data would be read"
+            text = f"the run {header.id} is not marked as yours, and its data would be read"
             raise RunNotTrusted(text, hint="if you trust it, add --trust")
         config = header.configuration
         examples, vectors = (data or stored_dataset(header)).train, None

@@ -261,7 +261,7 @@ def feedback_of(body: Mapping[str, Any]) -> Feedback:
     """What a body or a row says. Raises BadFeedback."""
     asked, words, key = body.get("request_id"), body.get("feedback", ""), body.get("key", "")
     if not isinstance(asked, str) or not is_request_id(asked):
-        what = "the whole id of a request, as in the answer's x-request-id"
+        what = "the full id of a request, as in the response's x-request-id"
         raise BadFeedback("request_id", what)
     if not isinstance(words, str) or len(words) > _MOST_WORDS:
         status = 413 if isinstance(words, str) else 400
@@ -485,10 +485,10 @@ def _judged(
 
 
 REFUSED: Mapping[FeedbackStatus, tuple[str, str, int]] = {
-    "unknown": ("request_id", "of a request on record here", 404),
-    "erased": ("request_id", "of one that is not erased", 410),
-    "conflict": ("key", "new for a request: this one was sent with another content", 409),
-    "full": ("request_id", "of one with room for more feedback", 413),
+    "unknown": ("request_id", "the id of a request that is on record here", 404),
+    "erased": ("request_id", "the id of one that is not erased", 410),
+    "conflict": ("key", "new for each request: this one was sent with other content", 409),
+    "full": ("request_id", "the id of one with room for more feedback", 413),
 }
 """The field at fault, what it must be, and the HTTP status."""
 
@@ -517,5 +517,5 @@ def seconds_of(text: str) -> float:
     """A duration such as 30d, 12h or 90m, in seconds. Raises ConfigError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if match is None:
-        raise ConfigError(f"{text!r} is no duration", hint="write e.g. 30d, 12h or 90m")
+        raise ConfigError(f"{text!r} is not a duration", hint="write e.g. 30d, 12h or 90m")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}[match[2]]

@@ -46,7 +46,7 @@ _MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. ticket
 
 
 def list_versions(as_json: Json = False) -> None:
-    """Where every ref points, and the versions that there are."""
+    """List all versions, and the version that each ref points to."""
     with registering.open_registry() as registry:
         refs, versions = registry.refs(), registry.versions()
     if as_json:
@@ -82,7 +82,7 @@ def freeze(
 ) -> None:
     """Store a policy as a version that never changes; NAME@latest moves to it.
 
-    A training that starts from the version does not rewrite a frozen instinct."""
+    Training that starts from the version does not rewrite a frozen instinct."""
     reference = command.resolved(ref, use=True)
     text, file = reference.text, reference.file
     if instinct:
@@ -110,30 +110,30 @@ def promote(
         "", metavar="REASON", help="Move it without a passed audit; logged."
     ),
     without_judge: bool = typer.Option(
-        False, "--without-judge", help="Go by the rules alone; logged."
+        False, "--without-judge", help="Rely on the audit's rules alone; logged."
     ),
     canary: str = typer.Option(
         "", metavar="SHARE", help="Let this share of requests try it first, such as 10%."
     ),
     margin: float = typer.Option(
-        0.0, min=-0.99, max=0.99, help="How much more reward than today's version it must earn."
+        0.0, min=-0.99, max=0.99, help="How much more reward it must earn than the current version."
     ),
     split: str = typer.Option(
         "conversation",
         metavar="conversation|caller|header:NAME",
-        help="What keeps its version: a conversation of serve.sticky (else each request by "
+        help="What stays on one version: a conversation of serve.sticky (else each request by "
         "itself), a caller's key, or a header.",
     ),
     despite_verdict: bool = typer.Option(
-        False, "--despite-verdict", help="Move it though no verdict says to deploy it."
+        False, "--despite-verdict", help="Move it although no verdict says to deploy it."
     ),
     who: Who = "",
     as_json: Json = False,
 ) -> None:
     """Move NAME@REF to a version that passed `pco registry audit`; servers of the ref follow.
 
-    With `--canary` the ref moves once feedback shows that the version is better, and the canary
-    ends where feedback or failures show harm. `rollback` ends it by hand.
+    With `--canary`, the ref moves once feedback shows that the version is better. The canary ends
+    if feedback or failures show harm. `rollback` ends it by hand.
     """
     name = check_ref(ref).partition("@")[0]
     tried = _canary_of(canary, margin, split) if canary else None
@@ -153,7 +153,7 @@ def _canary_of(share: str, margin: float, split: str) -> dict[str, JsonValue]:
     except ValueError:
         part = 0.0
     if not 0 < part < 1:
-        raise ConfigError(f"--canary {share}: no share between 0 and 1", hint="--canary 10%")
+        raise ConfigError(f"--canary {share} is not between 0 and 1", hint="--canary 10%")
     if not re.fullmatch(r"conversation|caller|header:[\w-]+", split, re.ASCII):
         message = f"--split {split!r} is none of conversation, caller and header:NAME"
         raise ConfigError(message, hint="--split header:X-Session-Id")
@@ -184,14 +184,14 @@ def _facts_of(reference: Reference) -> registering.Facts:
 
 def rollback(
     ref: _MovingRef,
-    to: str = typer.Option("", help="A version that it was at; without it, the one before."),
+    to: str = typer.Option("", help="An earlier version of the ref; default: the previous one."),
     why: _Why = "",
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF back to the version before, at once. Again: back one more.
+    """Move NAME@REF back to its previous version; repeat it to go back further.
 
-    Where a canary is under way and `--to` names no version, the canary ends and the ref stays.
+    If a canary is under way and `--to` names no version, the canary ends and the ref stays.
     """
     with registering.open_registry(who=who) as registry:
         entry = registry.rollback(ref, to, why)
@@ -199,11 +199,11 @@ def rollback(
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco registry export wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file by pco registry export.")],
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Take in what was exported, every line verified first."""
+    """Import an exported registry, after verifying every line."""
     try:
         data = read_text(file).encode()
     except UnicodeDecodeError:
@@ -221,19 +221,19 @@ def import_file(
 
 
 def verify(
-    head: str = typer.Option("", help="The hash of an entry that the log must still hold."),
+    head: str = typer.Option("", help="Hash of an entry that the log must still hold."),
     as_json: Json = False,
 ) -> None:
-    """Recompute every hash and follow the chain; name the first bad row and exit 1.
+    """Recompute every hash and follow the chain; on a fault, name the first bad row and exit 1.
 
-    Note the head that it prints: a chain cannot show that its last entries were removed."""
+    Write down the head that it prints: a chain cannot show that its last entries were removed."""
     with registering.open_registry() as registry:
         found, place = registry.verify(head), registry.file.path
     if as_json:
         emit({"passes": found.passes, **asdict(found)})
     elif found.passes:
         entries = plural(found.entries, "entry", "entries")
-        print(f"whole: {entries}, {plural(found.versions, 'version')}\nhead {found.head}")
+        print(f"intact: {entries}, {plural(found.versions, 'version')}\nhead {found.head}")
     else:
         more = len(found.faults) - _FAULTS
         print(f"{place} is damaged:", *found.faults[:_FAULTS], sep="\n  ")
@@ -262,12 +262,10 @@ def _show_move(
         moved = None if entry is None else {**asdict(entry), "facts": entry.known}
         emit({"ref": ref, "version": version, "caution": caution, "entry": moved})
     elif entry is None:
-        print(f"{ref} points to {version} already")
+        print(f"{ref} already points to {version}")
     elif (tried := entry.canary) and "share" in tried:
         print(f"{ref}: {tried['share']:.3g} of requests try {version[:_SHORT]}")
-        note(
-            "a server of the ref with --feedback judges it, and without one it never ends by itself"
-        )
+        note("a server of the ref with --feedback judges it; without one, it never ends by itself")
     elif tried:
         print(f"{ref}: the canary {version[:_SHORT]} ended, and the ref stays")
     else:
@@ -301,10 +299,10 @@ def audit(
     """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
 
     Rules look for orders against user, operator or evaluator, personal data, secrets, addresses,
-    hidden or false letters, encoded text, role markers, unreadable text, and copies of training
-    data. The role judge is asked about hazards where it has a model; without one no audit passes.
-    The report lists what was left out. For a version in the registry it goes into the log, and
-    decides whether `promote` accepts the version."""
+    and copies of training data. They also find hidden or look-alike letters, encoded text, role
+    markers and unreadable text. The judge is asked about hazards if it has a model; without one no
+    audit passes. The report lists what was left out. For a version in the registry, the report goes
+    into the log and decides whether `promote` accepts the version."""
     reference = command.resolved(ref, trust=typed.trust)
     training, why = _training(reference, typed)
     judging = None if rules_only else _judging(reference, typed)

@@ -60,7 +60,7 @@ class LogEntry:
         """Raises Broken unless these are the fields of an entry, each of its type."""
         kinds = {each.name: int if each.name == "seq" else str for each in fields(cls)}
         if {name: type(value) for name, value in values.items()} != kinds:
-            raise Broken("it does not have the fields of an entry, each of its type")
+            raise Broken("it does not have the fields of an entry with their types")
         return cls(**cast("dict[str, Any]", dict(values)))
 
     def sealed(self) -> LogEntry:
@@ -111,7 +111,7 @@ def check_ref(ref: str) -> str:
     match = REF.fullmatch(ref)
     if match is None:
         hint = "a codebook, '@' and a word, such as tickets@production"
-        raise errors.ConfigError(f"{ref!r} is no ref", hint=hint)
+        raise errors.ConfigError(f"{ref!r} is not a ref", hint=hint)
     if match[2].lower() == LATEST:
         message = f"{ref} points to the newest version and is not moved by hand"
         raise errors.ConfigError(message, hint=f"take another word, such as {match[1]}@production")
@@ -142,7 +142,7 @@ class Log:
         except ValueError:
             is_object = False
         if not is_object:
-            raise Broken("its facts are no JSON object")
+            raise Broken("its facts are not a JSON object")
         if entry.action not in _ACTIONS:
             raise Broken(f"there is no action {entry.action!r}")
         self._check_move(entry)
@@ -154,7 +154,7 @@ class Log:
         if entry.before != (self.at(entry.ref) or ""):
             raise Broken(f"{entry.ref} did not point to the version that it names")
         if entry.after == entry.before:
-            raise Broken(f"{entry.ref} pointed to that version already")
+            raise Broken(f"{entry.ref} already pointed to that version")
         if entry.action != "freeze" and entry.after not in self.versions:
             raise Broken(f"no entry stored its version {entry.after}")
         if entry.action == "rollback" and entry.after not in self.history(entry.ref)[:-1]:
@@ -291,7 +291,7 @@ class LogFile:
             except BaseException as error:
                 self._log = Log()  # it may hold what was not committed
                 if isinstance(error, Broken):
-                    message = f"the registry {self.path} does not take this: {error}"
+                    message = f"the registry {self.path} refuses this: {error}"
                     raise errors.StoreError(message) from None
                 if isinstance(error, _UNREADABLE):
                     raise self._fault(error) from error

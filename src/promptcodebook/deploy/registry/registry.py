@@ -90,7 +90,7 @@ def _audited(
     stays, audit = f"{ref} does not move", f"pco registry audit {short}"
     if not reports:
         hint = f"{audit}, then promote it; or --override REASON"
-        raise errors.PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
+        raise errors.PromotionRefused(f"{short} was never audited, so {stays}", hint=hint)
     for place, report in enumerate(reports):
         if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
             worst, *others = report.of("high")
@@ -98,10 +98,10 @@ def _audited(
             more = f", and {len(others)} more" if others else ""
             found = _in_words(worst)
             found += more if worst.source == "judge" else f" ({worst.reason}){more}"
-            hint = f"{audit} shows what was found; --override REASON moves it all the same"
+            hint = f"{audit} shows what was found; --override REASON moves it anyway"
             if worst.source == "judge":
                 hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
-                hint += "REASON; what another model finds does not undo it"
+                hint += "REASON; another model's audit does not undo it"
             message = f"{short} failed its audit{judge}: {found}; {stays}"
             raise errors.PromotionRefused(message, hint=hint)
     audited: list[JsonValue] = []
@@ -111,7 +111,7 @@ def _audited(
     if not without_judge:
         raise errors.PromotionRefused(
             f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
-            hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
+            hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge relies on the rules",
         )
     return {"audited": audited, "without_judge": True}
 
@@ -506,7 +506,7 @@ def import_lines(registry: Registry, lines: Iterable[bytes]) -> Taken:
     policies, theirs = _read_lines(lines)
     before = len(registry.versions())
     if not theirs.entries:
-        raise errors.StoreError("the file holds no log", hint=_SINGLE)
+        raise errors.StoreError("the file contains no log", hint=_SINGLE)
     for version, text in policies.items():
         parse_policy_file(text, version)
 
@@ -542,8 +542,8 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, str], Log]:
             number += 1
             raise Broken("it is missing: the file ends before its end")
     except (Broken, ValueError, TypeError, LookupError, AttributeError) as error:
-        fault = error if isinstance(error, Broken) else "it is no line of an exported registry"
-        message = f"line {number} of the file: {fault}; nothing was taken in"
+        fault = error if isinstance(error, Broken) else "it is not a line of an exported registry"
+        message = f"line {number} of the file: {fault}; nothing was imported"
         raise errors.RegistryDamaged(message, hint="export it again, or get another copy") from None
     return versions, log
 

@@ -43,7 +43,7 @@ from promptcodebook.tasks.program import SINGLE_CALL
 def serve(
     ref: command.Ref,
     host: str = typer.Option("127.0.0.1", help="Address to listen on."),
-    port: int = typer.Option(8080, min=0, max=65535, help="0 = any free one."),
+    port: int = typer.Option(8080, min=0, max=65535, help="Port; 0 = any free one."),
     keys: Path | None = typer.Option(
         None, help="A file of keys that callers may send, one per line; PCO_SERVE_KEY adds more."
     ),
@@ -51,9 +51,9 @@ def serve(
         None, help="Callers ask for the model pco/NAME; default: the REF's name."
     ),
     lm: command.ModelOption = None,
-    log_inputs: bool = typer.Option(False, help="Keep the texts of requests and answers, too."),
+    log_inputs: bool = typer.Option(False, help="Also keep the texts of requests and answers."),
     feedback: bool = typer.Option(
-        False, help="Take feedback at /v1/feedback, and keep what it needs."
+        False, help="Accept feedback at /v1/feedback, and keep what it needs."
     ),
     explore: float = typer.Option(
         0.0, min=0.0, max=1.0, help="Chance that a request gets a route to learn from; 0 = none."
@@ -67,8 +67,8 @@ def serve(
 
     The first line on stdout is the address to use as base_url; docs/serving.md lists the
     endpoints. Promoted refs and replaced policy files take effect without a restart. On any
-    address other than loopback, callers need a key. Other settings are in the table [serve] of
-    pco.toml, or by --set serve.KEY=VALUE: `pco config serve` lists the keys.
+    address other than loopback, callers need a key. Other settings come from the table [serve] of
+    pco.toml or --set serve.KEY=VALUE; `pco config serve` lists the keys.
 
     `pco serve status` shows each served ref's rewards, routes, canary and drift."""
     table = ServeSettings.of(command.gather_settings(config, {}, sets)[0])
@@ -127,7 +127,7 @@ def serve(
         if (program := reference.file.program) not in ("", SINGLE_CALL):
             command.note(
                 f"the policy was judged with the program {program!r}; here a request is one call, "
-                "and its answers may be of another quality"
+                "and its answers may be better or worse"
             )
         proxy = Proxy(
             called,
@@ -188,7 +188,7 @@ def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spendi
     calls_alone = all(b.tokens is None and b.usd is None for b in allowed.values())
     for role, cap in caps.items():
         if cap is None and not calls_alone:
-            message = f"role {role} has no length cap, so no budget of tokens or money can hold"
+            message = f"role {role} has no length cap, so no token or money budget can be kept"
             raise ConfigError(message, hint=f"set roles.{role}.max_tokens in pco.toml")
     models, prices = [settings.model_of(role) for role in roles], PriceTable(settings.prices)
     path, length = served_log.records_path(), caps["executor"] or 0
@@ -226,11 +226,11 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with."""
     if not served_log.is_request_id(request_id):
-        message = f"no input was given to explain {request_id} with"
+        message = f"{request_id} is no request id, and no input was given to explain"
         hint = f'pco explain {shell(request_id)} "an input"'
         if request_id.startswith("req-"):
-            message = f"{request_id} is not the whole id of a request"
-            hint = "the answer's header x-request-id has all of it"
+            message = f"{request_id} is not a full request id"
+            hint = "the response's x-request-id header has the full id"
         raise ConfigError(message, hint=hint)
     record = spending.find_record(served_log.records_path(), request_id)
     if as_json:

@@ -65,14 +65,14 @@ class Online:
     _waiting: FairQuota = field(default_factory=lambda: FairQuota(_AT_ONCE))
 
     def measure(self, metrics: Metrics) -> None:
-        self._counter = metrics.counter("pco_feedback", "Feedback, by what became of it.", "became")
+        self._counter = metrics.counter("pco_feedback", "Feedback by its outcome.", "became")
         self._reward = metrics.counter("pco_feedback_reward", "Sum of the rewards kept.")
         metrics.gauge(
             "pco_unrecorded", "1 when requests are no longer recorded.", lambda: int(self.log.fails)
         )
         lost = "Requests whose record was given up since the start."
         metrics.gauge("pco_requests_lost", lost, lambda: self.log.lost)
-        metrics.gauge("pco_drift", "What differs from the day before.", lambda: self._drifting)
+        metrics.gauge("pco_drift", "What has changed since the day before.", lambda: self._drifting)
         if (judge := self.judge) is None:
             return
 
@@ -177,9 +177,7 @@ class Online:
         while True:
             now = time.time()
             if (ahead := now - began - time.monotonic()) > _EXPIRE_S:
-                message = (
-                    "the clock jumped forward by %s: what that makes old stays until a restart"
-                )
+                message = "the clock jumped forward by %s: what is old now stays until a restart"
                 _log.error(message, duration(ahead))
             try:
                 await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)

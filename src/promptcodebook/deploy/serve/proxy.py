@@ -105,15 +105,15 @@ class Proxy:
     def __post_init__(self) -> None:
         self._begun = int(time.time())
         metrics = Metrics("serving a policy", lambda: self.admission.in_flight)
-        about = "Prompts composed, by calls an answer and cache."
+        about = "Prompts composed, by calls per answer and cache."
         self._prompts = metrics.counter("pco_prompts", about, "mode", "cached")
-        about = "Prompts without a model's part, and why."
+        about = "Prompts made without a model, by reason."
         self._fallbacks = metrics.counter("pco_fallbacks", about, "part", "reason")
         about = "Calls of the answers' roles, by whether their usage is known."
         self._calls = metrics.counter("pco_calls", about, "role", "known")
         about = "Tokens that these calls took."
         self._tokens = metrics.counter("pco_tokens", about, "role", "kind")
-        about, live = "Versions taken up since the start.", self.live
+        about, live = "Versions that took effect since the start.", self.live
         metrics.gauge("pco_version_moves", about, lambda: live.moves)
         metrics.gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
         if self.online is not None:
@@ -389,7 +389,7 @@ class Proxy:
         if self.live.tried is None:
             if self.live.untried:
                 return "it cannot be served, and today's version answers"
-            return "it is being taken up"
+            return "it is being loaded"
         if self.online is None or self.online.judge is None:
             return "not judged here: no feedback without --feedback"
         decision = self.online.judge.decision

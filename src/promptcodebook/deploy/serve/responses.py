@@ -95,7 +95,7 @@ def chat_body(given: Mapping[str, Any], cap: str) -> _Tree:
 def _nested(tree: _Tree, param: str) -> _Tree:
     """A function, or the choice of one, as chat completions have it."""
     if tree.get("type") != "function":
-        message = f"{param} may name functions alone: this server runs no tools of its own"
+        message = f"{param} may name only functions: this server runs no tools of its own"
         raise Refusal(message, param=param)
     named = ("name", "description", "parameters", "strict")
     function = {name: tree[name] for name in named if tree.get(name) is not None}
@@ -138,7 +138,7 @@ def _messages(asked: ResponsesRequest) -> list[_Tree]:
             made = {"tool_call_id": _text(item, "call_id"), "content": _content(item.get("output"))}
             messages.append({"role": "tool", **made})
         elif kind != "reasoning":  # another server's, of which a chat model makes nothing
-            message = f"an item of type {str(kind)[:40]!r} is nothing that a chat model reads"
+            message = f"an item of type {str(kind)[:40]!r} cannot be read by a chat model"
             raise Refusal(message, param="input")
     return messages
 
@@ -174,11 +174,11 @@ def _part(part: object) -> _Tree:
     if kind in ("refusal", "input_audio"):
         return tree
     what = f"a part of type {str(kind)[:40]!r}"
-    raise Refusal(f"{what} is nothing that a chat model reads: send its content", param="input")
+    raise Refusal(f"{what} cannot be read by a chat model: send its content", param="input")
 
 
 def _unreadable() -> Refusal:
-    message = "the model's reply is no chat completion"
+    message = "the model's reply is not a chat completion"
     return Refusal(message, status=502, kind="upstream_error")
 
 

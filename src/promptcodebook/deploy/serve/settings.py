@@ -16,23 +16,23 @@ _Some = Annotated[int, Field(ge=1)]
 
 
 class ServeSettings(OptimizerSettings):
-    """Of `pco serve`, which reads them when it starts."""
+    """Settings of `pco serve`, read when it starts."""
 
     table: ClassVar[str] = "serve"
 
     serve_as: tuple[str, ...] = ()
-    """Other names of the model, for clients that insist on one."""
+    """Other names for the model, for clients that insist on one."""
     input: Literal["last", "conversation"] = "last"
     """What is routed: the last user turn, or the whole conversation."""
     sticky: Annotated[str, Field(pattern=r"^(off|conversation|user|header:[A-Za-z0-9_-]+)$")] = (
         "off"
     )
-    """A conversation keeps its prompt: known by its first turn ("conversation"), the body's "user",
-    or a "header:NAME"."""
+    """A conversation keeps its prompt. It is recognised by its first turn ("conversation"), the
+    body's "user", or a "header:NAME"."""
     prompt_first: bool = False
     """Put the prompt before the caller's system message, not after it."""
     verbatim: bool = False
-    """Use instincts as they are: no generator, one call less."""
+    """Use instincts unchanged, without the generator: one call less."""
     route_timeout: _Seconds = 10.0
     """Seconds for the encoder; then a fallback is used."""
     compose_timeout: _Seconds = 10.0
@@ -40,24 +40,24 @@ class ServeSettings(OptimizerSettings):
     cache: _Count = 10_000
     """Composed prompts that are kept in memory."""
     concurrency: _Some = 256
-    """Requests at a time; more get a 429."""
+    """Concurrent requests; more get a 429."""
     daily_budget: str = ""
-    """What each key may spend a UTC day, e.g. "1000calls+2Mtok+5usd"; a line of the file of keys
-    may name another behind its key."""
+    """What each key may spend per UTC day, e.g. "1000calls+2Mtok+5usd"; a line of the key file may
+    name another after its key."""
     rate: Annotated[float, Field(ge=0)] = 0.0
-    """Requests a second for each key; 0 = any number."""
+    """Requests per second for each key; 0 = any number."""
     max_body: _Seconds = 16.0
-    """MiB of a request's body."""
+    """Greatest size of a request's body, in MiB."""
     records: _Count = 10_000
     """Requests kept for `pco explain REQUEST_ID`."""
     keep: str = "30d"
     """How long requests and their feedback are kept, such as "12h"."""
     never: tuple[_Count, ...] = ()
-    """Numbers of instincts that are never explored."""
+    """Indices of instincts that are never explored."""
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
-    """The most that one key's feedback may count for where no other key gives as much; 1 = no
-    limit, and one key may end a canary."""
+    """Greatest share of one key's feedback if no other key gives as much; 1 = no limit, so one key
+    may end a canary."""
     slices: tuple[str, ...] = ()
-    """Keys of a request's `metadata` by which feedback and drift are also shown."""
+    """Keys of a request's `metadata` for whose values feedback and drift are also shown."""
     window: str = "1d"
     """How far `pco serve status` looks back."""

@@ -139,8 +139,8 @@ def _status(body: bytes) -> int:
             return 200
     error = read_misfit(body, "it is no chat completion")
     if not error.status or body.lstrip().startswith(b"<"):
-        _log.warning("the model's server sent no chat completion")
-        text = "the model's reply is no chat completion"
+        _log.warning("the model's server did not send a chat completion")
+        text = "the model's reply is not a chat completion"
         raise Refusal(text, status=502, kind="upstream_error", unpaid=not error.worked)
     return error.status
 
@@ -303,7 +303,7 @@ class Upstream:
             search.sent = sent
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
-            raise Refusal("the body holds what JSON has no word for, or is too deep") from None
+            raise Refusal("the body has a value outside JSON, or is too deep") from None
 
     async def ask(self, data: bytes, usage: Usage = "ignored") -> UpstreamAnswer:
         """The reply, to be closed. Raises Refusal where there is none or our key was refused."""

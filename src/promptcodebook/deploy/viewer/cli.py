@@ -16,16 +16,16 @@ def view(
     run: str = typer.Argument(
         "", metavar="[RUN]", help="A run: its id or name, a path, or 'last'."
     ),
-    port: int = typer.Option(8642, min=0, max=65535, help="0 = any free one."),
+    port: int = typer.Option(8642, min=0, max=65535, help="Port; 0 = any free one."),
     browse: bool = typer.Option(False, "--open", help="Open it in the browser."),
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Browse runs in the browser, updated live: what was learned, and prompts by inputs.
+    """Browse runs in the browser, updated live: what was learned, and prompts by input.
 
-    The first line on stdout is the address. It is reached from this machine only (from another
-    one: ssh -L 8642:localhost:8642). It asks no model, writes nothing and stops no run.
-    Ctrl-C here ends the viewer alone."""
+    The first line on stdout is the address. It works on this machine only (from another one:
+    ssh -L 8642:localhost:8642). The viewer calls no model, writes nothing and stops no run.
+    Ctrl-C ends only the viewer."""
     import webbrowser
 
     from promptcodebook.deploy.serve.cli import listen

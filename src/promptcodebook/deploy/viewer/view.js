@@ -123,7 +123,7 @@ async function renew() {
     const fresh = page.getElementById("main");
     if (answer.status === 404 && fresh) {
       main().replaceWith(document.adoptNode(fresh));
-      say("This run is gone.");
+      say("This run no longer exists.");
       news?.close();
     } else if (answer.ok && fresh) {
       const before = standing();
@@ -141,7 +141,7 @@ async function renew() {
   }
 }
 
-const RESTING = "Not running now.";
+const RESTING = "This run is not active.";
 const SILENT = "Connection lost; retrying.";
 let news = null;
 let resting = false; // nothing is being written: the server ends its answer and is asked again later

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SERVED_BY = ("fastapi", "uvicorn", "prometheus_client")
 
-lm = command.command_group("Serve a model of this machine, or the simulated one, over HTTP.")
+lm = command.command_group("Serve a local model, or the simulated one, over HTTP.")
 
 
 @lm.command()
@@ -33,15 +33,15 @@ def serve(
         ..., help="smollm2, PATH.gguf, hf:DIR-or-NAME, simulated, or simulated?key=value&..."
     ),
     host: str = typer.Option("127.0.0.1", help="Address to listen on."),
-    port: int = typer.Option(8000, min=0, max=65535, help="0 = any free one."),
+    port: int = typer.Option(8000, min=0, max=65535, help="Port; 0 = any free one."),
     key: str = typer.Option(
         "",
         envvar="PCO_SERVE_KEY",
         show_default=False,
-        help="What callers must send as their key; needed where other machines can call.",
+        help="The key that callers must send; needed if other machines can call.",
     ),
     queue: int | None = typer.Option(
-        None, min=1, help="Completions at a time, waiting ones too; more get a 429 [256]."
+        None, min=1, help="Most completions at a time, running or waiting; more get a 429 [256]."
     ),
     four_bit: bool = typer.Option(False, "--4bit", help="Load a hf: model in 4 bits (NF4)."),
     task: command.TaskName = None,
@@ -51,9 +51,9 @@ def serve(
 ) -> None:
     """Serve until Ctrl-C. The first line on stdout is the spec to use as --lm.
 
-    A model of this machine answers /v1/chat/completions, /v1/models, /v1/embeddings (where it can),
-    /healthz and /metrics. The simulated one is made of the task's data, or of a pco.toml's; its
-    counts are at GET /stats."""
+    A local model answers /v1/chat/completions, /v1/models, /v1/embeddings (if it can), /healthz
+    and /metrics. The simulated one is built from the data of the task or pco.toml; its counts are
+    at GET /stats."""
     from promptcodebook.deploy.http.admission import require_keys
     from promptcodebook.lm.spec import parse_spec
 
@@ -66,7 +66,7 @@ def serve(
         terms = terms if queue is None else replace(terms, queue=queue)
         _serve_local(model, terms, four_bit, as_json)
         return
-    _check_fits({"queue": queue, "4bit": four_bit}, "models of this machine")
+    _check_fits({"queue": queue, "4bit": four_bit}, "local models")
     require_keys((key,), host, "pco lm serve simulated")
     open_site = import_part(COMMAND_GROUP, "lm.simulated", "the simulated model", "simulated")
     settings = command.gather_settings(config, command.flag_layer(task, data))

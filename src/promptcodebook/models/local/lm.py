@@ -143,7 +143,7 @@ def job_of(request: Request) -> Job:
     schema = None if request.schema is None else request.schema.body
     for part in (part for message in request.messages for part in message.media):
         raise RequestRefused(
-            f"a local model reads text alone, and a message has a part of type {part['type']!r}",
+            f"a local model reads only text, and a message has a part of type {part['type']!r}",
             hint=f"give roles.{request.role}.model a model that reads such parts",
             role=request.role,
             model=request.model,
@@ -159,7 +159,7 @@ def job_of(request: Request) -> Job:
         raise RequestRefused(str(error), hint=hint, role=request.role) from None
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
-        what = f"a local model takes no field {name!r}{did_you_mean(name, known)}"
+        what = f"a local model does not take the field {name!r}{did_you_mean(name, known)}"
         hint = f"roles.{request.role}.extra may hold {', '.join(known)}"
         if name in known:
             what = f"roles.{request.role}.extra.{name} is not {known[name].description}"

@@ -544,7 +544,7 @@ def _read(path: str | Path) -> dict[str, object]:
                 raise ValueError("it does not begin with GGUF")
             version, _, count = _unpack(file, "IQQ")
             if version not in (2, 3):
-                raise ValueError(f"version {version} is not known here")
+                raise ValueError(f"version {version} is unknown here")
             fields: dict[str, object] = {}
             for _ in range(count):
                 key = _string(file)
@@ -583,5 +583,5 @@ def _take(file: BinaryIO, size: int) -> bytes:
         raise ValueError(f"a field of {size} bytes is longer than any model needs")
     data = file.read(size)
     if len(data) < size:
-        raise ValueError("it breaks off")
+        raise ValueError("it is cut short")
     return data

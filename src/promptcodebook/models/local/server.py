@@ -422,7 +422,7 @@ class LocalServer:
         """Takes room for a completion. Raises Refusal when there is none."""
         if self._admitted >= self._terms.queue:
             wait = math.ceil(min(60.0, max(1.0, self._typical_s)))
-            text = f"{self._admitted} completions are under way, and more may not wait"
+            text = f"{self._admitted} completions are under way, and no more may wait"
             raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=wait)
         self._admitted += 1
         begun = time.perf_counter()

@@ -236,7 +236,7 @@ def load_transformers(weights: engines.Weights, *, four_bit: bool = False) -> Tr
         ) from error
     if not tokenizer.chat_template:
         message = f"{source} has no chat template"
-        raise ConfigError(message, hint="take the model's chat or instruct version")
+        raise ConfigError(message, hint="use the model's chat or instruct version")
     return TransformersEngine(model, tokenizer, weights.name)
 
 

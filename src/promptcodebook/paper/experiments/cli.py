@@ -25,14 +25,12 @@ def reproduce(
     name: str = typer.Argument(
         ..., help="A table or figure (docs/experiments.md lists them), or all."
     ),
-    seeds: int | None = typer.Option(
-        None, min=1, help="Seeds; the page's own number unless given."
-    ),
+    seeds: int | None = typer.Option(None, min=1, help="Number of seeds; default: the page's."),
     preset: str = typer.Option(
-        "default", help="quick: does everything run; default; paper: the paper's size."
+        "default", help="quick (checks that everything runs), default, or paper (its size)."
     ),
     lm: ModelOption = None,
-    task: str = typer.Option("", help="Measure it on this task, not on the page's own."),
+    task: str = typer.Option("", help="Measure it on this task instead of the page's."),
     data: str = typer.Option("", help="Folder of the task's data."),
     independent: str = typer.Option("", help="Model of the independent critic (critic)."),
     weak: str = typer.Option("", help="Model of the weak critic (critic)."),
@@ -46,10 +44,9 @@ def reproduce(
 ) -> int:
     """Rerun the experiments behind a page of docs/results, and write the page.
 
-    Cell by cell, those that matter most first. What is finished is not measured again and no reply
-    is paid for twice: stopped by Ctrl-C, the same command resumes. The page lists what is missing.
-    Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
-    PCO_LM is not read."""
+    It measures the most important cells first. After Ctrl-C, the same command resumes; no cell is
+    measured again and no reply is paid for twice. The page lists what is missing. Runs and replies
+    are in RUNS/bench. The model is the page's own unless --lm names another; PCO_LM is not read."""
     from promptcodebook.paper.experiments.experiment import ExperimentRequest
     from promptcodebook.paper.experiments.lab import Lab, open_lab
     from promptcodebook.paper.experiments.reproduce import (
@@ -100,7 +97,7 @@ def show(measured: Results, out: Path, *, as_json: bool) -> None:
         print(f"{len(measured.results)} cells finished")
         if absent := list(measured.missing):
             more = len(absent) - _NAMED
-            beside = f" and {more} more, which the page names" if more > 0 else ""
+            beside = f" and {more} more, listed on the page" if more > 0 else ""
             print(f"not measured: {', '.join(absent[:_NAMED])}{beside}")
         print(f"page: {page}")
         return

@@ -32,12 +32,12 @@ class GepaSettings(OptimizerSettings):
     longer = "rollouts"
 
     rollouts: int | None = Field(default=None, ge=1)
-    """Rollouts after which it ends; none = as many as our training makes, ten times that under a
-    budget, which then ends it."""
+    """Rollouts after which it ends; none = as many as our training makes. Under a budget, ten times
+    that, so the budget ends it."""
     minibatch: int = Field(default=3, ge=1)
-    """Training examples that each reflection looks at (the GEPA paper's)."""
+    """Training examples in each reflection (as in the GEPA paper)."""
     merges: int = Field(default=5, ge=0)
-    """The most merges, for "gepa-merge" (the GEPA paper's)."""
+    """The most merges, for "gepa-merge" (as in the GEPA paper)."""
 
 
 class GEPA:

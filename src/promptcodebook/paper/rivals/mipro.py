@@ -34,9 +34,9 @@ class MiproSettings(OptimizerSettings):
     table = "mipro"
 
     auto: Literal["light", "medium", "heavy"] = "light"
-    """How much it tries, by its own presets."""
+    """Its own preset for how much to try."""
     demos: int = Field(default=4, ge=0)
-    """Examples of each kind, run and labelled, that a prompt may show; 0 = instructions alone."""
+    """The most examples of each kind, run and labelled, in a prompt; 0 = instructions alone."""
 
 
 class MIPROv2:

@@ -319,10 +319,10 @@ async def optimize_outside(problem: Problem, library: RivalLibrary) -> Result:
         message = " ".join(message_of(failure).split())
         message = message if len(message) <= 300 else f"{message[:300]}..."
         if problem.assembled.task.private:
-            message = "what it said is withheld, since the data are private."
+            message = "its message is withheld, since the data is private."
         remark = (
             f"{library.settings['library']} failed with {type(failure).__name__}: {message} The "
-            f"prompt that it began with is used instead. {outside.cut_in_words}"
+            f"prompt that it started from is used instead. {outside.cut_in_words}"
         )
         problem.tell(Note(remark))
     prompt = outside.prompt_of(found)

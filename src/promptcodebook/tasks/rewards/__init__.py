@@ -66,7 +66,7 @@ async def apply_reward(
     except Overdue as error:
         raise RewardError(
             f"the reward did not return within {error.seconds:g} s (example {example.id})",
-            hint="find out where it hangs; user_code.seconds is how long it may take",
+            hint="find out where it hangs; user_code.seconds is its limit",
         ) from None
     except Exception as error:
         raised = error.error if isinstance(error, Escape) else error
@@ -112,7 +112,7 @@ def _score_of(returned: object, example: Example) -> Score:
         else:
             fault = f"a mapping with the keys {', '.join(map(repr, tree)) or 'none'}"
     if fault:
-        message = f"the reward returned {fault} for example {example.id}, which is no score"
+        message = f"the reward returned {fault} for example {example.id}, which is not a score"
         raise RewardError(message, hint=_FORMS)
     unpack = getattr(value, "item", None)  # NumPy and torch scalars
     if callable(unpack) and getattr(value, "size", 1) == 1:
@@ -202,7 +202,7 @@ def make_reward(
         if not isinstance(shots, bool):
             raise ConfigError(f"shots is not true or false: {shots!r}", hint="shots = true")
         if ask is None:
-            message = "the reward 'judge' asks a model, and none is at hand here"
+            message = "the reward 'judge' asks a model, and none is available here"
             raise ConfigError(message, hint="set lm, or roles.judge.model")
         return RubricJudge(ask, rubric, shots)
     if kind == "sum":
@@ -290,8 +290,8 @@ class Judgement(ReplyShape):
 
 @dataclass(frozen=True, slots=True)
 class RubricJudge:
-    """A reward in [0, 1]; the rubric is the user's. With `shots` worked examples go before what
-    is asked, for a small model. Raises LMError when no verdict came."""
+    """A reward in [0, 1] by your rubric. With `shots`, worked examples come before the question,
+    for a small model. Raises LMError if no verdict came."""
 
     ask: Ask
     rubric: str

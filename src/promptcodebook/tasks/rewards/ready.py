@@ -23,7 +23,7 @@ from promptcodebook.types import Example, Score
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Equality after white space at both ends is dropped."""
+    """Equality, ignoring white space at both ends."""
 
     def __call__(self, example: Example, output: str) -> Score:
         return best_of(example, output, self._score, whole=True)
@@ -42,7 +42,8 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Normalised:
-    """Equality of the normalised texts; a reference that normalises to nothing is taken raw."""
+    """Equality of the normalised texts; a reference that normalises to nothing is compared as it
+    is."""
 
     def __call__(self, example: Example, output: str) -> Score:
         return best_of(example, output, self._score, whole=True)
@@ -60,7 +61,7 @@ class Normalised:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """A search for the reference, or for a fixed `text` instead, as whole words: "no" is not in
+    """Looks for the reference, or for a fixed `text` instead, as whole words: "no" is not in
     "know", nor "$18" in "$180"."""
 
     text: str | None = None
@@ -79,12 +80,12 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Exactly one label is named, and it is the reference's: as whole words, by its own text or by
-    the letter or number beside it. Two named labels are wrong, and a negated one is not named.
+    """The answer must name exactly one label, the reference's: as whole words, by its own text or
+    by the letter or number beside it. Two named labels are wrong, and a negated one is not named.
 
-    `labels` are all that there are. Where the input lists options ("A) ..."), those are labels.
-    With `several` the reference is a list of labels, or a text with , ; or | between them: the
-    score is the F1 of those that are named."""
+    `labels` lists all labels. If the input lists options ("A) ..."), those are labels. With
+    `several`, the reference is a list of labels, or a text with , ; or | between them. The score is
+    then the F1 of the named labels."""
 
     labels: tuple[str, ...] = ()
     several: bool = False
@@ -154,8 +155,8 @@ class TokenF1:
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """|given - reference| <= max(`tolerance`, `relative` * |reference|), of the last number in
-    each, or the one in a LaTeX box or behind "####". 1,234.5 and 1.234,5, 3/4 and 5 % are read."""
+    """|given - reference| <= max(`tolerance`, `relative` * |reference|), for the last number in
+    each, or the one in a LaTeX box or after "####". It reads 1,234.5 and 1.234,5, 3/4 and 5 %."""
 
     tolerance: float = 1e-6
     relative: float = 0.0
@@ -191,9 +192,9 @@ def matches(pattern: str, flags: int, full: bool, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """`pattern` is searched for, or must match the whole stripped answer (`full`).
+    """`pattern` must be found in the answer, or match the whole stripped answer (`full`).
 
-    `seconds` limits one match; an answer on which it is reached counts as not matching."""
+    `seconds` limits one match; an answer that reaches it counts as no match."""
 
     pattern: str
     full: bool = False
@@ -234,7 +235,7 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class ValidJson:
-    """Strict JSON (no NaN); `fenced` allows one code fence around it; `keys` must be there."""
+    """Strict JSON (no NaN); `fenced` allows one code fence around it; `keys` must be present."""
 
     fenced: bool = False
     keys: tuple[str, ...] = ()
@@ -259,9 +260,9 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
-    """The share of fields that are as in the reference, which is JSON too. Numbers may be texts,
-    case and blanks of texts do not count, lists of plain values have no order. The feedback names
-    what is wrong; `fenced` allows one code fence."""
+    """The share of fields that match the reference, which is also JSON. Numbers may be texts; case
+    and blanks of texts, and the order of plain lists, do not count. The feedback names what is
+    wrong; `fenced` allows one code fence."""
 
     fenced: bool = False
 

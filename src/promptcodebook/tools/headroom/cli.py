@@ -34,7 +34,7 @@ from promptcodebook.tools.headroom.split import Headroom, TriedPrompts, split
 from promptcodebook.types import Example, Rollout, Trace
 
 _CAVEAT = (
-    "It speaks of the prompts tried: training may write better ones, and no route of several "
+    "This covers only the prompts tried: training may write better ones, and no route of several "
     "instincts was tried."
 )
 
@@ -62,7 +62,7 @@ class Design:
         if len(prompts) < 2 or most < 2:
             fault = f"{plural(rollouts, 'rollout')} for {plural(len(prompts), 'prompt')}"
             raise ConfigError(
-                f"{fault}: it takes two prompts at least, today's and another, on {ENOUGH} inputs",
+                f"{fault}: at least two are needed, today's and another, on {ENOUGH} inputs each",
                 hint=f"--rollouts {ENOUGH * len(prompts)}" if prompts[1:] else "--prompts FOLDER",
             )
         chosen = sample(examples, rollouts // len(prompts[:most]))
@@ -84,33 +84,33 @@ class HeadroomResult:
     def sentence(self) -> str:
         model = "On the simulated model: " if self.simulated else ""
         prompts = plural(self.headroom.prompts, "prompt")
-        on = f"By {self.rollouts} rollouts, {plural(self.inputs, 'input')} under {prompts}."
+        on = f"From {self.rollouts} rollouts: {plural(self.inputs, 'input')} under {prompts}."
         return f"{model}{self.headroom.sentence} {on}"
 
 
 @options
 def headroom(
     wanted: command.TrainOptions,
-    rollouts: int = typer.Option(300, min=1, help="The most answers that are asked for."),
+    rollouts: int = typer.Option(300, min=1, help="Maximum number of answers."),
     prompts: Path | None = typer.Option(
         None, help="A folder with a .txt or .md file for each prompt, in place of the instincts."
     ),
     split_name: command.SplitName = "train",
     as_json: command.Json = False,
 ) -> None:
-    """What there is to win: nothing, one better prompt, or routing; before training is paid for.
+    """Measure what training could gain: nothing, one better prompt, or routing.
 
     Inputs are answered under each prompt: today's, and each instinct of the first codebook alone.
-    Two gains are measured on inputs held out: of one better prompt, and of a router. --budget
-    limits all calls; without it the rollouts limit them, where an answer takes a known number. If
-    interrupted, rerun the command; finished calls are not repeated."""
+    Two gains are measured on held-out inputs: of one better prompt, and of a router. --budget
+    limits all calls. Without it, --rollouts limits them if an answer takes a known number of calls.
+    If interrupted, rerun the command; finished calls are not repeated."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base))
     plan.task.require()
     arms = [plan.present_prompt, *_others(plan, prompts)]
     design = Design.of(plan, arms, rollouts, split_name)
     if (left := len(set(arms)) - len(design.prompts)) > 0:
-        note(f"{plural(left, 'prompt')} not tried: more --rollouts have room for them")
+        note(f"{plural(left, 'prompt')} not tried: raise --rollouts to include them")
     limits = settings.budget if wanted.budget else _limits(plan, rollouts)
     ready = replace(plan, config=plan.config.model_copy(update={"budget": limits}))
     asked = plan.config.model_copy(update={"budget": Budget()}).model_dump(), arms, split_name
@@ -139,7 +139,7 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
         return made
 
     cells = [(example, prompt) for example in design.examples for prompt in design.prompts]
-    more, simulated = "type it again with a greater --budget", models.simulated
+    more, simulated = "rerun it with a larger --budget", models.simulated
     async with models.at_work(more, f"{more}: what was paid for so far is kept"):
         with counting("measuring headroom", len(cells), sys.stderr, simulated=simulated) as count:
             rollouts = await gather_all(one(*cell) for cell in cells)

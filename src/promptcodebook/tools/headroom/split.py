@@ -93,7 +93,7 @@ def _sentence(answer: HeadroomAnswer, prompt: Interval, router: Interval) -> str
     one, learned = prompt.text(signed=True), router.text(signed=True)
     if answer == "routing":
         return (
-            f"Routing would pay. On inputs held out a router that learned from the others added "
+            f"Routing would pay. On held-out inputs, a router that learned from the others added "
             f"{learned} over the best single prompt; that prompt gains {one} over today's."
         )
     if answer == "one prompt":
@@ -103,5 +103,5 @@ def _sentence(answer: HeadroomAnswer, prompt: Interval, router: Interval) -> str
         )
     return (
         f"No gain was found with these prompts: one of them for all gained {one} over "
-        f"today's on inputs held out, and a router that learned from the others added {learned}."
+        f"today's on held-out inputs, and a router that learned from the others added {learned}."
     )

@@ -148,7 +148,7 @@ def calibrate(
     known = [(i, f) for i, f in zip(labels.items, found, strict=True) if not isinstance(f, Failure)]
     if not known:
         message = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
-        raise DataError(message, hint="pco doctor; or write what people say into the column label")
+        raise DataError(message, hint="pco doctor; or fill in the column label")
     bounds = assembled.config.reward_range
     levels = sorted({label for item, _ in known for label in item.labels})
 
@@ -180,7 +180,7 @@ def decide(made: Calibration) -> tuple[str, str]:
     refusals = {
         f"it takes {figures.ENOUGH} judged answers to tell": made.judged < figures.ENOUGH,
         unjudged: lost > figures.MANY,
-        "people and judge say the same of every answer": kappa is None,
+        "people and judge give every answer the same label": kappa is None,
         "its agreement with people may be chance": kappa is not None and kappa.low <= 0,
         f"κ is below {figures.FAIR:g}": kappa is not None and kappa.mean < figures.FAIR,
     }

@@ -47,23 +47,23 @@ from promptcodebook.tools.judging.figures import ENOUGH, rectified
 from promptcodebook.types import Evaluation, Rollout
 
 judge = command.command_group(
-    "How far a judge agrees with people, and what that does to a verdict."
+    "Measure how far a judge agrees with people; correct a verdict for its error."
 )
 # The share of the inputs of a sheet that may lack a label: left out by choice, they would bias.
 _SPARE = 0.1
-LabelsPath = Annotated[Path, typer.Argument(metavar="LABELS", help="CSV or JSONL: see the docs.")]
+LabelsPath = Annotated[Path, typer.Argument(metavar="LABELS", help="CSV or JSONL of labels.")]
 ScaleOption = Annotated[
-    tuple[float, float] | None, typer.Option("--scale", help="The labels' ends, such as 1 5.")
+    tuple[float, float] | None, typer.Option("--scale", help="Lowest and highest label, e.g. 1 5.")
 ]
 
 
 @judge.command("calibrate")
 def calibrate_judge(
     labels: LabelsPath,
-    reward: str = typer.Option("", metavar="KIND", help="E.g. judge; default: that of pco.toml."),
-    rubric: str = typer.Option("", help="What the judge goes by; default: that of pco.toml."),
+    reward: str = typer.Option("", metavar="KIND", help="E.g. judge; default: pco.toml's reward."),
+    rubric: str = typer.Option("", help="The judge's rubric; default: that in pco.toml."),
     scale: ScaleOption = None,
-    out: Path | None = typer.Option(None, help="Default: LABELS with .judge.json at the end."),
+    out: Path | None = typer.Option(None, help="Default: LABELS, ending in .judge.json."),
     config: command.ConfigOption = None,
     lm: command.ModelOption = None,
     budget: command.BudgetOption = None,
@@ -72,8 +72,8 @@ def calibrate_judge(
 ) -> None:
     """Ask the judge about answers that people labelled, and say whether to trust it.
 
-    LABELS has the columns input, answer and label, and target and id if you have them. What was
-    paid for is kept: type the same again after an interruption."""
+    LABELS has the columns input, answer and label, and may have target and id. If interrupted,
+    rerun the command; finished calls are not repeated."""
     named = {"kind": "judge", "rubric": rubric} if rubric else reward
     settled, base = command.gather_settings(
         config, command.flag_layer(lm=lm, budget=budget, reward=named or None), sets
@@ -97,7 +97,7 @@ def calibrate_judge(
 
 async def _calibrate(assembled: Assembled, labels: Labels) -> Calibration:
     models, items = assembled.models, labels.items
-    more, name, simulated = "give it a greater budget", "judging labelled answers", models.simulated
+    more, name, simulated = "give it a larger budget", "judging labelled answers", models.simulated
     async with models.at_work(more, f"{more}; what was paid for so far is kept"):
         with counting(name, len(items), sys.stderr, simulated=simulated) as count:
             found = await judge_items(assembled, items, count)
@@ -128,7 +128,7 @@ def sheet(
     """Export a run's test answers for blind labelling."""
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         if store.header.private or not (store.ours or trust):
-            message = "its data are private, or not yours: no sheet shows them"
+            message = "its data is private or not yours, so no sheet shows it"
             raise ConfigError(message, hint="--trust, if the run was made by somebody you trust")
         rows, _ = _judged(store)
         examples, name = stored_examples(store.header), store.header.id
@@ -143,7 +143,7 @@ def sheet(
         keyed_random("sheet", example.id).shuffle(answers)
         lines += [(example.id, example.input, example.target or "", a, "") for a in answers]
     if not lines:
-        raise DataError("the run's test data are not here any more", hint="pco runs show RUN")
+        raise DataError("the run's test data is no longer here", hint="pco runs show RUN")
     _write(out, csv_text(("id", "input", "target", "answer", "label"), lines, name))
     wrote = f"wrote {plural(len(lines), 'answer')} to {out}"
     text = f"{wrote}; then: pco judge verdict {shell(run, out)}"
@@ -154,10 +154,11 @@ def sheet(
 def verdict(
     run: RunRef, labels: LabelsPath, scale: ScaleOption = None, as_json: Json = False
 ) -> None:
-    """A run's verdict with the judge's error in its intervals, by labels on its own test answers.
+    """Recompute a run's verdict with the judge's error in its intervals, from labels of its test
+    answers.
 
-    The run keeps it, so that its report and `pco runs show` have it too. It is no further look at
-    the test split: no answer is new."""
+    The run keeps it, so that its report and `pco runs show` have it too. It does not count as a
+    look at the test split, as no answer is new."""
     with closing(RunStore.open(find_run(runs_dir(), run), write=True)) as store:
         header, state = store.header, store.outline()
         entries, first = _judged(store)
@@ -251,9 +252,9 @@ class _People:
         names = [entry.evaluation.name for entry in entries]
         if (names[-1], names[0]) not in self.known:
             message = (
-                f"{path} does not say how the judge errs on this run's answers: it takes labels"
+                f"{path} does not show the judge's error on this run's answers: it needs labels"
             )
-            message += f" of what {names[0]} and {names[-1]} answered to {ENOUGH} test inputs"
+            message += f" for the answers of {names[0]} and {names[-1]} to {ENOUGH} test inputs"
             raise DataError(message, hint="pco judge sheet RUN writes down what to label")
         sure = {name for pair in self.known for name in pair}
         rows = " and ".join(name for name in names if name not in sure)

@@ -76,7 +76,7 @@ def _of_file(path: Path) -> Any:
 
 def _pickled(path: Path) -> ConfigError:
     write = _AS_JSON if path.name == _STATE else f"{_AS_JSON}, or {_AS_PROGRAM}"
-    what = f"{path} is a pickle, which may run code as it is read: it is not opened"
+    what = f"{path} is a pickle, which may run code when it is read, so it is not opened"
     return ConfigError(what, hint=f"where it was made, write JSON instead: {write}")
 
 
@@ -144,7 +144,7 @@ def _one_text(candidate: Any, path: Path, component: str) -> str:
         what = f"a candidate of {path} has {plural(len(texts), 'text')}: {names}"
         hint = f"a codebook has one text for each prompt: name it, as in {path}#{sorted(texts)[0]}"
         raise ConfigError(what, hint=hint)
-    raise _refusal(path, "a candidate is no text")
+    raise _refusal(path, "a candidate is not a text")
 
 
 def _is_program(tree: object) -> bool:

@@ -28,8 +28,8 @@ def route(
     config: command.ConfigOption = None,
     task: command.TaskName = None,
     data: str | None = typer.Option(None, help="A data file of your own; with --task its folder."),
-    input: str | None = typer.Option(None, help="The input, a column or a template."),
-    target: str | None = typer.Option(None, help="The reference, a column or none."),
+    input: str | None = typer.Option(None, help="The input column or template."),
+    target: str | None = typer.Option(None, help="The reference column, or none."),
     reward: str | None = typer.Option(None, help="E.g. exact, or reward.py:reward."),
     rollouts: int = typer.Option(1024, min=_BATCH, help="Rollouts to learn the routes from."),
     lm: command.ModelOption = None,
@@ -37,15 +37,15 @@ def route(
     budget: command.BudgetOption = None,
     seed: command.Seed = None,
     sets: command.Sets = None,
-    name: str = typer.Option("", help="What to call the run."),
+    name: str = typer.Option("", help="A name for the run."),
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
     """Learn which of your prompts suits each input, and judge that on the test split.
 
-    No prompt is rewritten. The verdict sets the routed prompts beside the one that their maker
-    would deploy (where it is known) and beside the best of them for all inputs. Data, reward and
-    models may come from pco.toml, as for `pco train`, which also resumes the run."""
+    No prompt is rewritten. The verdict compares the routed prompts with the best of them for all
+    inputs, and with the one that their maker would deploy, if known. Data, reward and models may
+    come from pco.toml, as for `pco train`, which also resumes the run."""
     front = read_front(Path(prompts))
     made = [*_SETTINGS, f"init.path={json.dumps(str(Path(prompts).resolve()))}"]
     made += [f"size={len(front.prompts)}", f"update.epochs={rollouts // _BATCH}"]

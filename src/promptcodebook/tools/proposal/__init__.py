@@ -260,7 +260,7 @@ def _grouping(
         return {}, ""
     if drawn and len(columns[group].different) >= 2 * ENOUGH:
         return {"group": group}, ""
-    what = f"rows of one {group} may depend on one another, and no interval counts that"
+    what = f"rows of one {group} may depend on one another, and no interval allows for that"
     return {}, f"{what}: [data] group = {toml(group)}"
 
 
@@ -352,7 +352,7 @@ def _scoring(
         if not fault:
             proposal = tried
             break
-        refused.append(f"the reward {tried.kind} is of no use here: {fault}")
+        refused.append(f"the reward {tried.kind} does not work here: {fault}")
     if chosen is None:
         chosen = ask("the reward", Choice(proposal.kind), "--reward")
     if chosen == proposal.kind:
