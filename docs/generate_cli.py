@@ -71,7 +71,7 @@ _OFTEN = 2
 """An option that this many commands explain in the same words is explained once."""
 _IN_HEAD = {
     ("--help", "Show this message and exit."),
-    ("--json", "The result as JSON."),
+    ("--json", "Print the result as JSON."),
 }
 """What every command has, in the same words, so that none names it."""
 

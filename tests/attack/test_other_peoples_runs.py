@@ -97,7 +97,7 @@ def gift(_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @pytest.mark.parametrize("use", USES)
 def test_a_run_that_bears_no_mark_runs_nothing_and_calls_nobody(gift: Gift, use: str) -> None:
     result = gift.open(USES[use])
-    message = result.error(2, "does not bear your mark", "evil.py:reward", "--trust")
+    message = result.error(2, "is not marked as yours", "evil.py:reward", "--trust")
     assert gift.untouched
     assert not any(secret in message for secret in SECRETS.values())
 
@@ -137,7 +137,7 @@ def test_a_mark_made_by_somebody_elses_secret_is_none(
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("XDG_DATA_HOME", str(tmp_path / "attacker-data"))
         edit_header(gift.file, lambda text: text)  # sealed, with the attacker's own secret
-    gift.open(USES["eval"]).error(2, "does not bear your mark")
+    gift.open(USES["eval"]).error(2, "is not marked as yours")
     assert gift.untouched
 
 
@@ -158,11 +158,11 @@ def test_the_mark_of_an_own_run_fits_neither_another_nor_one_that_came_back_chan
 
     edit_header(own / "run.sqlite", lent, sealed=False)
     result = pco("explain", own.name, "an input", cwd=gift.folder)
-    result.error(2, "does not bear your mark", spec)
+    result.error(2, "is not marked as yours", spec)
     assert gift.untouched
     borrowed = lambda text: json.dumps({**json.loads(text), "seal": marks[0]})  # noqa: E731
     edit_header(gift.file, borrowed, sealed=False)
-    gift.open(USES["eval"]).error(2, "does not bear your mark")
+    gift.open(USES["eval"]).error(2, "is not marked as yours")
     assert gift.untouched
 
 

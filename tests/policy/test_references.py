@@ -305,7 +305,7 @@ def test_only_what_was_typed_is_run_and_called_without_trust(
     if not would:
         require_trust(run, above, trusted=False)
         return
-    with pytest.raises(RunNotTrusted, match="the run r1 does not bear your mark") as refused:
+    with pytest.raises(RunNotTrusted, match="the run r1 is not marked as yours") as refused:
         require_trust(run, above, trusted=False, ref="./runs/r1")
     assert str(refused.value).partition("and it would ")[2] == would
     hint = refused.value.hint

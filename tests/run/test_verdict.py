@@ -589,7 +589,7 @@ def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(cou
     ("limit", "words"),
     [
         ("3x", ""),
-        ("2.5x", "takes 3 times the cost of the present prompt, and verdict.max_cost allows 2.5x"),
+        ("2.5x", "takes 3 times the cost of the present prompt, but verdict.max_cost allows 2.5x"),
         ("300tok", "a query of the learned prompt takes 360 tokens"),
         ("2calls", "takes 3.0 calls"),
         ("0.002usd", "takes $0.003"),
@@ -612,7 +612,7 @@ def test_a_price_is_set_beside_the_gain_and_what_is_not_metered_keeps_within_no_
     dark = replace(mine, rollouts=tuple(replace(r, metered=False) for r in mine.rollouts))
     entries[-1] = replace(entries[-1], evaluation=dark)
     made = conclude(entries, JudgingTerms(max_cost="9x"))
-    assert made.worth is False and "costs is unknown, and verdict.max_cost" in made.sentence
+    assert made.worth is False and "costs is unknown, but verdict.max_cost" in made.sentence
     assert "times" not in made.headline().lines["cost"]
 
 

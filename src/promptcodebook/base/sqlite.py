@@ -91,8 +91,8 @@ def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
         log = path.with_name(f"{path.name}-wal")
         if log.is_file() and log.stat().st_size:
             raise StoreError(
-                f"the last writes to the {layout.what} {path} lie in {log.name}, and reading them "
-                "needs a folder that can be written to",
+                f"the last writes to the {layout.what} {path} are in {log.name}, and reading them "
+                "needs a writable folder",
                 hint=f"copy {path.parent} to such a folder",
             )
         # A read-only folder: WAL needs its side files there, unless no process changes the file.

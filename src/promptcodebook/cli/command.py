@@ -53,13 +53,13 @@ PresetOption = Annotated[
     str | None, typer.Option("--preset", help="default, full, lean, paper, quick or small.")
 ]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Set any key: a.b=value.")]
-Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Plain = Annotated[bool, typer.Option("--plain", help="One line per step, even on a terminal.")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run code and models of runs that you did not create.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask questions.")]
-BudgetOption = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
+BudgetOption = Annotated[str | None, typer.Option("--budget", help="Limit: 5usd, 2Mtok, 500calls.")]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]
 Again = Annotated[bool, typer.Option("--again", help="Do not reuse the answers of a run.")]
 SamplesOption = Annotated[
@@ -77,7 +77,7 @@ PromptOption = Annotated[
     typer.Option(
         "--prompt",
         metavar="FILE|TEXT",
-        help="Your current prompt; {column} is filled in.",
+        help="Your current prompt; {column} inserts that column.",
     ),
 ]
 Question = Annotated[

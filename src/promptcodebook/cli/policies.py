@@ -68,7 +68,7 @@ def evaluate(
     row: str = typer.Option(
         "learned",
         metavar="ROW",
-        help="Its verdict's row: learned, present, none, concat, best_fixed, best_single, oracle.",
+        help="A verdict row: learned, present, none, concat, best_fixed, best_single or oracle.",
     ),
     at_least: float | None = typer.Option(None, help="Exit 1 if the mean reward is below this."),
     as_json: Json = False,

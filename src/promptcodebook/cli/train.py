@@ -37,7 +37,7 @@ app = command.command_group()
 def train(
     wanted: command.TrainOptions,
     resume: str | None = typer.Option(None, help="Resume this run (or 'last')."),
-    name: str = typer.Option("", help="A name for the run; commands accept it as its id."),
+    name: str = typer.Option("", help="A name for the run, to use in place of its id."),
     trust: command.Trust = False,
     edited: bool = typer.Option(
         False, "--edited", help="Resume even if the reward or agent was edited."
@@ -104,7 +104,7 @@ def _verdict_text(run: Run) -> str:
     facts = dict(head.lines)
     typed = facts.pop("type", f"pco report {typed}")
     # All that was paid or lost, beside the limits of the budget: '372 of 400 calls'.
-    lost = f", of it {lost_text(run.lost)}" if run.lost.calls else ""
+    lost = f", of which {lost_text(run.lost)}" if run.lost.calls else ""
     hits = run.tallies.get("cache_hits", 0)
     cached = f"; {plural(hits, 'reply', 'replies')} from the cache" if hits else ""
     facts["run"] = f"{run.id}: {run.bill}{lost}{cached}"

@@ -178,7 +178,7 @@ def require_effect(config: schema.Config, typed: Mapping[str, Any]) -> None:
         what = "--data has no effect without --task: it is the folder of a ready-made task"
         raise ConfigError(what, hint=f"for your own rows: pco init --from {os.path.relpath(data)}")
     if typed.get("executor") and config.task:
-        what = f"--agent has no effect beside the ready-made task {config.task}"
+        what = f"--agent has no effect with the ready-made task {config.task}"
         raise ConfigError(what, hint="leave one of them out")
 
 

@@ -131,7 +131,7 @@ def load_settings(settings: DataSettings, base: Path) -> Dataset:
     """The user's data as the configuration names it; relative paths start at `base`."""
     given = {split: getattr(settings, split) for split in SPLITS if getattr(settings, split)}
     if settings.path and given:
-        hint = "keep data.path alone, or data.train, data.val and data.test"
+        hint = "keep only data.path, or data.train, data.val and data.test"
         raise DataError(f"data.path and data.{next(iter(given))} are both set", hint=hint)
     if not settings.path and not given:
         raise DataError("no data is named", hint='write path = "data.jsonl" under [data]')
@@ -280,7 +280,7 @@ def _read_folder(path: Path, header: bool | None) -> files.Tables:
 def _one(tables: files.Tables, where: str) -> tabular.Table:
     if isinstance(tables, tabular.Table):
         return tables
-    raise DataError(f"{where} holds several splits itself", hint="name that file alone")
+    raise DataError(f"{where} holds several splits itself", hint="name only that file")
 
 
 def _read_splits(source: Mapping[object, object], header: bool | None) -> dict[str, tabular.Table]:

@@ -132,7 +132,7 @@ def _data_check(plan: assembly.Plan) -> str:
         if (value := getattr(data, name) or "") != (getattr(DataSettings(), name) or ""):
             words += [f"--{name}", value]
     words += [] if data.header else ["--no-header"]
-    return shell(*words) if data.path else "look at the rows"
+    return shell(*words) if data.path else "check the rows"
 
 
 async def _agent(plan: assembly.Plan) -> list[Diagnosis]:
@@ -341,7 +341,7 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
         what = f"its routes are learned from outcomes, and {asked} for them"
         findings.append(Diagnosis("router", "ok", what))
     elif route is not None and route.fallback:
-        what = "no reply held a valid route; the best-rated instincts are taken instead"
+        what = "no reply held a valid route; the best-rated instincts are used instead"
         step = "try another model for it: roles.encoder.model"
         findings.append(Diagnosis("encoder", "warn", what, step))
     elif route is not None:

@@ -284,7 +284,7 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
         "thinks aloud may exceed the high"
     )
     yield f"tokens are an {TOKENIZER}; the model's tokenizer may count a third more or less"
-    yield "nothing is taken from the reply cache; no call fails"
+    yield "no reply comes from the cache, and no call fails"
     if isinstance(plan.task.program, AgentProgram) and not plan.task.program.stages:
         yield (
             f"your executor is counted as {USUAL.agent_calls} call per answer, {MUCH.agent_calls} "

@@ -109,7 +109,7 @@ class ComposedProgram(_dspy.Module):
             text = json.dumps(state[_STATE]["policy"])
         except (KeyError, TypeError):
             hint = "load one that a program compiled by PCO saved, or a bare student's own"
-            message = "the saved program holds no policy of promptcodebook"
+            message = "the saved program contains no policy of promptcodebook"
             raise PolicyError(message, hint=hint) from None
         file = parse_policy_file(text, "the policy in the saved program")
         file.require_trust("of the saved program", trusted=self._trust)

@@ -237,7 +237,7 @@ def beyond_texts(request: Request, bytes_a_token: int) -> int:
 _QUOTED = 300
 # It came too late or too early, or met another one: said of this moment, not of the request.
 _PASSING = (408, 409, 425)
-_LOOK = "look at the server's own log"
+_LOOK = "check the server's own log"
 _BAD_GATEWAY = 502  # what an error is that names no kind
 _HEAD = 100  # characters of a page in which it may say what is wrong
 _STREAM = re.compile(r"\s*(?:data|event|id|retry)?:")  # how the events of a stream begin

@@ -214,7 +214,7 @@ def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> 
         return [Instinct(text) for text in init.instincts or seeds]
     found = parts_of(init.prompt)
     if not found:
-        raise ConfigError("init.prompt holds no sentence", hint="set init.prompt to your prompt")
+        raise ConfigError("init.prompt contains no sentence", hint="set init.prompt to your prompt")
     if len(found) > config.size:
         raise ConfigError(
             f"init.prompt has {len(found)} sentences, and the codebook {config.size} instincts",

@@ -173,7 +173,7 @@ class VerdictReserve:
         if least > limit - _amounts(self._gate.ledger.total).get(name, 0.0):
             unit = {"tokens": "tokens", "usd": "US$", "seconds": "seconds"}[name]
             what = f"{limit:,g} {unit} buy no verdict: it takes about {float(f'{least:.2g}'):,g}"
-            self._problem.tell(Note(f"{what} beside the training"))
+            self._problem.tell(Note(f"{what} besides the training"))
 
     def _rows_cost(self, name: str, rows: tuple[int, int]) -> float | None:
         """What these rows take of a limit, on as many inputs as a verdict needs."""

@@ -62,8 +62,8 @@ def require_trust(
     if would := [f"{act} {', '.join(what)}" for act, what in acts.items() if what]:
         own = "" if code or fields else ", or name a model of yours: --lm SPEC"
         raise errors.RunNotTrusted(
-            f"the run {header.id} does not bear your mark (somebody else made it, on another "
-            f"machine, or by version 0.1), and it would {' and '.join(would)}",
+            f"the run {header.id} is not marked as yours (it is from someone else, another machine "
+            f"or version 0.1), and it would {' and '.join(would)}",
             hint=f"pco runs show {ref or shell(header.id)} --json shows its settings; "
             f"if you trust them, add --trust (in Python trust=True){own}",
         )

@@ -271,7 +271,7 @@ def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
         # A policy that does not route is not what was to be judged.
         remarks.append(
             f"Beware: for {percent(lost)} of the inputs the encoder named no valid route, "
-            "and the most successful instincts stood in."
+            "so the most successful instincts were used instead."
         )
     if look > 1:
         others = f", {terms.earlier} of them by earlier runs" if terms.earlier else ""
@@ -427,7 +427,7 @@ def _beyond(row: VerdictRow, base: VerdictRow, limit: str) -> str:
         "calls": (row.calls_per_query, f"{row.calls_per_query:.1f} calls"),
     }
     value, text = took[unit] if row.metered else (None, "")
-    allowed = f"and verdict.max_cost allows {limit}"
+    allowed = f"but verdict.max_cost allows {limit}"
     if value is None:
         return f"what a query of {row.title} costs is unknown, {allowed}"
     return f"a query of {row.title} takes {text}, {allowed}" if value > float(found[1]) else ""

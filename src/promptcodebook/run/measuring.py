@@ -92,7 +92,7 @@ class Measurement:
         return (
             f"instinct {self._instinct} on {plural(n, 'input')}: at most "
             f"{plural(routing + answering, 'call')}, {routing} of them for the routes; "
-            "what was asked before is not asked again"
+            "earlier calls are not repeated"
         )
 
     async def measure(
@@ -101,7 +101,7 @@ class Measurement:
         """Routes, answers and keeps the result; `done` hears how many inputs hold the instinct.
         Closes the connections. Raises TooManyFailures when nothing was routed, or no pair is whole
         though there are some, BudgetReached, Interrupted and StoreError."""
-        kept = "ask again with a new budget: what was paid for so far is kept"
+        kept = "rerun it with a new budget: what was paid for so far is kept"
         async with self.subject.assembled.models.at_work("give it a greater budget", kept):
             routes, unrouted = await self._routes(tell)
             more = plural(2 * len(routes) * self.subject.answering_calls, "more call")

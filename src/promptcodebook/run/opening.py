@@ -415,7 +415,7 @@ def _longer(
             if abs(epsilon - state.epsilon) >= 0.005:
                 change += (
                     f" (ε falls over {epochs} epochs now: it was {state.epsilon:.2f} and continues "
-                    f"at {epsilon:.2f}; explore.gamma in a new run holds it to a course of its own)"
+                    f"at {epsilon:.2f}; explore.gamma in a new run sets its own course)"
                 )
         yield key, change
 

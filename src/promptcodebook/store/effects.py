@@ -253,7 +253,7 @@ def read_effects(run: Path) -> list[Effect]:
     except ValidationError as error:
         raise StoreError(
             f"a stored effect in {path} cannot be read: {error}",
-            hint=f"move {path.parent} out of the way: what it holds is measured again",
+            hint=f"move {path.parent} out of the way: its contents are measured again",
         ) from error
 
 

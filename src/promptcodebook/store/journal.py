@@ -66,7 +66,7 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
     rows = reader.rows(f"SELECT role, {', '.join(_SUMS)} FROM {table} ORDER BY rowid")
     for each in (each for _, *sums in rows for each in sums if each is not None):
         if not (isinstance(each, int | float) and math.isfinite(each)):
-            message = f"a sum in the table {table} is no number"
+            message = f"a sum in the table {table} is not a number"
             raise StoreError(message, hint="put a copy in the file's place")
     return {cast(Role, role): Usage(*sums) for role, *sums in rows}
 
@@ -326,7 +326,7 @@ def until_done(*question: object) -> Generator[StackResources]:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 make_private_folder(folder.parent)
                 make_private_folder(folder)
-                lock = RunLock(folder, "the same is being done")
+                lock = RunLock(folder, "this command is already being run")
                 opened.append(
                     Journal(folder / "journal.sqlite", _UNFINISHED, "type it again", lock=lock)
                 )

@@ -53,7 +53,7 @@ def refuse_links(folder: Path) -> None:
         return
     for entry in (entry for entry, mode in modes.items() if mode not in plain):
         what = "a link" if entry.is_symlink() else "no plain file"
-        message = f"{entry.path} is {what}, which no run holds"
+        message = f"{entry.path} is {what}, which no run contains"
         raise StoreError(
             message, hint=f"check where it came from; to delete the run: rm -r {shell(folder)}"
         )

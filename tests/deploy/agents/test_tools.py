@@ -379,7 +379,7 @@ def test_an_agent_is_typed_and_its_command_runs_only_with_trust(tmp_path: Path) 
     secret = next(Path(os.environ["HOME"]).rglob("*secret*"), None)
     if secret is not None:
         secret.unlink()
-        typed("eval", "last", "--n", "2", cwd=other).error(2, "does not bear your mark", "run ")
+        typed("eval", "last", "--n", "2", cwd=other).error(2, "is not marked as yours", "run ")
 
 
 def test_the_doctor_says_whether_the_prompt_has_a_place(tmp_path: Path) -> None:

@@ -147,4 +147,4 @@ def test_the_command_writes_a_file_or_a_folder(tmp_path: Path) -> None:
     assert done.json["live"] is True
     assert {f.name for f in (tmp_path / "chain").iterdir()} == {"policy.json", "chain.py"}
     one = pco(*export, "openai-system-prompt", "-o", "one.json", cwd=tmp_path)
-    assert one.code == 0 and "is not in it" in one.err
+    assert one.code == 0 and "does not choose instincts" in one.err

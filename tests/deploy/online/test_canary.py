@@ -309,7 +309,7 @@ async def test_a_canary_that_is_being_taken_up_is_not_said_to_fail(tmp_path: Pat
         live._make = slowly
         try_canary(trial.registry, trial.new)
         assert await asyncio.to_thread(begun.wait, 30)
-        await trial.ready("it is being taken up")
+        await trial.ready("it is being loaded")
         go.set()
         await trial.ready("no feedback")
 

@@ -103,8 +103,8 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
     ("body", "status", "message"),
     [
         ({"request_id": "req-" + "0" * 24, "reward": 1}, 404, "of this key"),
-        ({"request_id": "req-12", "reward": 1}, 400, "whole id"),
-        ({"request_id": None, "reward": 1}, 400, "whole id"),
+        ({"request_id": "req-12", "reward": 1}, 400, "full id"),
+        ({"request_id": None, "reward": 1}, 400, "full id"),
         ({"reward": 1.5}, 422, "from 0 to 1"),
         ({"reward": -0.1}, 422, "from 0 to 1"),
         ({"reward": float("nan")}, 400, "not JSON"),
@@ -440,7 +440,7 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
         asked = await answered(served, key=KEYS[0])
     assert find_record(path, asked).id == asked
     await asyncio.to_thread(promptcodebook.feedback, asked, 1.0, "Soon.", key="first")
-    with pytest.raises(promptcodebook.PcoError, match="of a request on record here"):
+    with pytest.raises(promptcodebook.PcoError, match="the id of a request that is on record here"):
         await asyncio.to_thread(promptcodebook.feedback, "req-" + "1" * 24, 1.0)
     head = "request_id,reward,feedback\n"
     (tmp_path / "late.csv").write_text(f"{head}{asked},0.5,Late.\nreq-{'0' * 24},1,\n")
@@ -455,7 +455,7 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
     with pytest.raises(promptcodebook.PcoError, match="no request"):
         find_record(path, asked)
     assert logged(path) == []
-    pco("feedback", "erase", "req-5", cwd=tmp_path).error(2, "req-5 is no whole id")
+    pco("feedback", "erase", "req-5", cwd=tmp_path).error(2, "req-5 is no full id")
 
 
 @pytest.mark.slow

@@ -200,7 +200,7 @@ def test_whatever_is_moved_the_registry_is_whole(moves: list[tuple[str, int]]) -
 def test_what_the_log_refuses_is_not_written(registry: Registry) -> None:
     frozen(registry, "a")
     [entry] = registry.history()
-    with pytest.raises(StoreError, match="does not take this"):
+    with pytest.raises(StoreError, match="refuses this"):
         registry.file.append(lambda log: [replace(entry, seq=2).sealed()])
     assert registry.verify().passes and len(registry.history()) == 1
 
@@ -302,7 +302,7 @@ def chained(log: Log, action: str, ref: str, before: str, after: str) -> LogEntr
 @pytest.mark.parametrize(("action", "ref", "before", "after", "fault"), [
     ("rollback", PRODUCTION, C, A, ""),
     ("rollback", PRODUCTION, C, B, ""),
-    ("rollback", PRODUCTION, C, C, "pointed to that version already"),
+    ("rollback", PRODUCTION, C, C, "already pointed to that version"),
     ("rollback", PRODUCTION, C, D, "was never at"),
     ("promote", PRODUCTION, C, D, ""),
     ("promote", PRODUCTION, C, f"sha256:{'e' * 64}", "no entry stored"),
@@ -463,7 +463,7 @@ def test_a_log_that_is_another_one_is_refused_and_so_is_none(data: bytes, empty:
         taken(empty, data)
     assert len(empty.history()) == 1
     first, *_ = (json.loads(line) for line in data.splitlines())
-    with pytest.raises(StoreError, match="holds no log"):
+    with pytest.raises(StoreError, match="contains no log"):
         taken(empty, forged([first, {"kind": "end", "lines": 2}]))
 
 

@@ -303,12 +303,12 @@ async def test_an_error_that_a_stream_tells_is_its_end_and_comes_once() -> None:
     (b'{"error": {"message": "it fell over"}}', 502, "it fell over"),
     (f'{{"error": {{"message": "wrong key {UPSTREAM_KEY}", "code": 401}}}}'.encode(), 502,
      "refused this server"),
-    (b"<!doctype html><title>429 Too Many Requests</title>", 502, "no chat completion"),
-    (b"", 502, "no chat completion"),
-    (b'{"status": "ok"}', 502, "no chat completion"),
+    (b"<!doctype html><title>429 Too Many Requests</title>", 502, "not a chat completion"),
+    (b"", 502, "not a chat completion"),
+    (b'{"status": "ok"}', 502, "not a chat completion"),
     (b'{"choices": null, "error": {"code": "overloaded"}}', 503, "overloaded"),
-    (b'{"choices": []}', 502, "no chat completion"),
-    (b'{"choices": [{"message": {"content": "ok', 502, "no chat completion"),
+    (b'{"choices": []}', 502, "not a chat completion"),
+    (b'{"choices": [{"message": {"content": "ok', 502, "not a chat completion"),
 ])  # fmt: skip
 async def test_a_200_upstream_that_is_no_completion_is_what_it_says(
     data: bytes, status: int, words: str, tmp_path: Path

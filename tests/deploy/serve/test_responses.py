@@ -184,9 +184,9 @@ async def test_refusals_and_log_probabilities_are_told_too() -> None:
 
 @pytest.mark.parametrize(("step", "status", "words"), [
     (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
-    (raw(b"{}"), 502, "no chat completion"),
-    (raw(b'{"choices": []}'), 502, "no chat completion"),
-    (raw(b'{"choices": [{"message": {"content": 5}}]}'), 502, "no chat completion"),
+    (raw(b"{}"), 502, "not a chat completion"),
+    (raw(b'{"choices": []}'), 502, "not a chat completion"),
+    (raw(b'{"choices": [{"message": {"content": 5}}]}'), 502, "not a chat completion"),
     (raw(b'{"error": {"message": "out of memory"}}'), 502, "out of memory"),
     (drops(), 502, "broke off"),
 ])  # fmt: skip
@@ -203,7 +203,7 @@ async def test_a_fault_of_the_model_gets_its_status(step: Step, status: int, wor
     (speaks({"content": "o"}, finish="error"), "broke off"),
     (speaks({"content": "o"}, finish="abort", usage=False), "broke off"),
     (streams(b'data: {"error": {"message": "out of memory"}}\n\n'), "out of memory"),
-    (streams(b"data: {half\n\n"), "no chat completion"),
+    (streams(b"data: {half\n\n"), "not a chat completion"),
 ])  # fmt: skip
 async def test_a_stream_that_goes_wrong_ends_in_a_response_that_failed(
     step: Step, words: str

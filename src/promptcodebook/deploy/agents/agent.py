@@ -414,7 +414,7 @@ def typed(command: str, prompts: Sequence[str], question: str) -> dict[str, Any]
         texts[stage] = read_prompt(file)
     if "" in texts and len(prompts) > 1:
         hint = "--prompt FILE, or for each stage --prompt STAGE=FILE"
-        raise ConfigError("--prompt: one FILE alone, or STAGE=FILE each time", hint=hint)
+        raise ConfigError("--prompt: give one FILE, or STAGE=FILE each time", hint=hint)
     executor = {"command": command, **({"question": question} if question else {})}
     if not texts:
         return {"executor": executor}

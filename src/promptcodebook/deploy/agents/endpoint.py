@@ -219,7 +219,7 @@ class TrainingEndpoint:
         if choices > self.most_calls - self.calls:
             self._end(f"the agent asks its model more than {self.most_calls} times", "most_calls")
         if self.tokens > self.most_tokens:
-            self._end(f"the agent's calls take over {self.most_tokens:,} tokens", "most_tokens")
+            self._end(f"the agent's calls exceed {self.most_tokens:,} tokens", "most_tokens")
         if self.failure is not None:
             raise Refusal(f"this rollout is over: {self.failure}", status=429, kind="rollout_over")
         self.calls += choices

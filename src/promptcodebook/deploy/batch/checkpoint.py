@@ -127,7 +127,7 @@ def _require_ours(folder: Path) -> None:
     # A process that died before it wrote job.json has left its lock alone.
     left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
     if left and _JOB not in left:
-        message = f"is there already and is no batch's: it has {min(left)!r} and no {_JOB}"
+        message = f"already exists and is not a batch's: it has {min(left)!r} and no {_JOB}"
         raise ConfigError(f"{folder} {message}", hint="name another OUT, or move that folder")
 
 
@@ -152,7 +152,7 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
     means = {
         "input": "IN has other bytes",
         "policy": "REF is another policy",
-        "ray": f"it was begun {'with' if known.get('ray') else 'without'} --ray",
+        "ray": f"it was started {'with' if known.get('ray') else 'without'} --ray",
     }
     changes = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
     more = f", and {len(changes) - 3} more" if len(changes) > 3 else ""

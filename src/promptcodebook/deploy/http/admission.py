@@ -105,7 +105,7 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
 def _checked(key: str, where: str) -> str:
     if len(key) < _LEAST_KEY or not key.isascii() or " " in key:
         must = f"it must have {_LEAST_KEY} characters or more, without a space"
-        raise ConfigError(f"{where} is no key: {must}", hint="openssl rand -hex 24")
+        raise ConfigError(f"{where} is not a key: {must}", hint="openssl rand -hex 24")
     return key
 
 
@@ -153,7 +153,7 @@ class Callers:
             text = "the key is missing or wrong: Authorization: Bearer KEY"
             raise Refusal(text, status=401, kind="invalid_api_key")
         if not names_this_machine(f"//{headers.get('host', '')}"):
-            text = "without a key this server answers to localhost alone"
+            text = "without a key this server answers only localhost"
             raise Refusal(text, status=403, kind="forbidden")
         # A browser sets both itself, whatever a page says; other programs leave them out.
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")

@@ -213,7 +213,7 @@ def _text_of(part: object) -> str:
     if kind == "text" and isinstance(text, str):
         return text
     what = f"a part of type {str(kind)[:40]!r}" if kind != "text" else "a part that has no text"
-    message = f"this model reads text alone, and a message has {what}: leave it out"
+    message = f"this model reads only text, and a message has {what}: leave it out"
     raise Refusal(message, param="messages")
 
 

@@ -58,7 +58,7 @@ class ValueCounts:
         wrong = given[~((given >= 0) & (given <= 1))]
         if wrong.size:
             raise DataError(
-                f"{wrong[0]} is no value from 0 to 1", hint="scale the values, and leave out NaN"
+                f"{wrong[0]} is not a value from 0 to 1", hint="scale the values, and leave out NaN"
             )
         below = np.minimum((given * KNOTS).astype(int), KNOTS - 1)
         part = given * KNOTS - below

@@ -42,7 +42,7 @@ _FAULTS = 20  # faults that are printed one by one
 _COPIES = "copies of training data"
 
 _Why = Annotated[str, typer.Option("--why", help="The reason, for the log.")]
-_MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. tickets@production.")]
+_MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="A ref: tickets@production.")]
 
 
 def list_versions(as_json: Json = False) -> None:
@@ -107,10 +107,10 @@ def promote(
     ref: _MovingRef,
     why: _Why = "",
     override: str = typer.Option(
-        "", metavar="REASON", help="Move it without a passed audit; logged."
+        "", metavar="REASON", help="Move it without a passed audit; this is logged."
     ),
     without_judge: bool = typer.Option(
-        False, "--without-judge", help="Rely on the audit's rules alone; logged."
+        False, "--without-judge", help="Rely on the audit's rules alone; this is logged."
     ),
     canary: str = typer.Option(
         "", metavar="SHARE", help="Let this share of requests try it first, such as 10%."

@@ -114,7 +114,7 @@ def check_ref(ref: str) -> str:
         raise errors.ConfigError(f"{ref!r} is not a ref", hint=hint)
     if match[2].lower() == LATEST:
         message = f"{ref} points to the newest version and is not moved by hand"
-        raise errors.ConfigError(message, hint=f"take another word, such as {match[1]}@production")
+        raise errors.ConfigError(message, hint=f"use another word, such as {match[1]}@production")
     return ref
 
 

@@ -110,7 +110,7 @@ def _audited(
         return {"audited": audited}
     if not without_judge:
         raise errors.PromotionRefused(
-            f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
+            f"no model judged {short}, the rules alone miss most harm in prose, so {stays}",
             hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge relies on the rules",
         )
     return {"audited": audited, "without_judge": True}

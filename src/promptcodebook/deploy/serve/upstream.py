@@ -137,7 +137,7 @@ def _status(body: bytes) -> int:
     with suppress(ValueError, LookupError, TypeError, RecursionError):
         if json.loads(body)["choices"][0]:
             return 200
-    error = read_misfit(body, "it is no chat completion")
+    error = read_misfit(body, "it is not a chat completion")
     if not error.status or body.lstrip().startswith(b"<"):
         _log.warning("the model's server did not send a chat completion")
         text = "the model's reply is not a chat completion"

@@ -257,5 +257,5 @@ def arguments_of(call: Mapping[str, Any]) -> JsonDict:
     except ValueError:
         tree = None
     if not isinstance(tree, dict):
-        raise Declined(f"the arguments of {call['function'].get('name')!r} are no JSON object")
+        raise Declined(f"the arguments of {call['function'].get('name')!r} are not a JSON object")
     return cast("JsonDict", tree)

@@ -27,7 +27,7 @@ def demo(
         False, "--simulated", help="Take the tour on the simulated model instead."
     ),
     plain: Plain = False,
-    as_json: bool = typer.Option(False, "--json", help="The table as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print the table as JSON."),
 ) -> int | None:
     """Learn which instruction helps which message, on a small real model, in minutes.
 

@@ -208,12 +208,12 @@ def build_index(corpus: Path) -> Index:
                 yield passage_of(page)
             at += len(line)
         if not spans:
-            raise DataError(f"the corpus {corpus} holds no page", hint=_HINT)
+            raise DataError(f"the corpus {corpus} contains no page", hint=_HINT)
 
     with file:
         tokens = _words_of(stemmer, passages(), ids=True)
     if not tokens.vocab:
-        message = f"the corpus {corpus} holds no word to search for"
+        message = f"the corpus {corpus} contains no word to search for"
         raise DataError(message, hint="pages need text in letters or digits")
     bm25 = bm25s.BM25(k1=_SETTINGS["k1"], b=_SETTINGS["b"])
     bm25.index(tokens, create_empty_token=False, show_progress=False)

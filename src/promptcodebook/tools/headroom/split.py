@@ -98,8 +98,8 @@ def _sentence(answer: HeadroomAnswer, prompt: Interval, router: Interval) -> str
         )
     if answer == "one prompt":
         return (
-            f"One better prompt would do: up to {prompt.high:+.3f} over today's. On inputs held "
-            f"out it gained {one}; a router that learned from the others added {learned}."
+            f"One better prompt would do: up to {prompt.high:+.3f} over today's. On held-out "
+            f"inputs, it gained {one}; a router that learned from the others added {learned}."
         )
     return (
         f"No gain was found with these prompts: one of them for all gained {one} over "

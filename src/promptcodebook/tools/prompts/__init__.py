@@ -54,7 +54,7 @@ def read_front(place: Path) -> Front:
     order = sorted(range(len(prompts)), key=lambda k: -scores[k] if scores else 0.0)
     different = tuple(text for text in dict.fromkeys(prompts[k] for k in order) if text)
     if not different:
-        raise _refusal(path, "it holds no prompt")
+        raise _refusal(path, "it contains no prompt")
     return Front(different, best)
 
 

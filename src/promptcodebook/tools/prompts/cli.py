@@ -27,7 +27,7 @@ def route(
     ),
     config: command.ConfigOption = None,
     task: command.TaskName = None,
-    data: str | None = typer.Option(None, help="A data file of your own; with --task its folder."),
+    data: str | None = typer.Option(None, help="Your data file; with --task, its data folder."),
     input: str | None = typer.Option(None, help="The input column or template."),
     target: str | None = typer.Option(None, help="The reference column, or none."),
     reward: str | None = typer.Option(None, help="E.g. exact, or reward.py:reward."),
