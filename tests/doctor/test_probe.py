@@ -121,7 +121,7 @@ async def test_what_a_plain_endpoint_lacks_is_named(
 
 @pytest.mark.parametrize(
     ("how", "what"),
-    [({"in_turn": True}, "take 8.0 times as long as one: they are served in turn"),
+    [({"in_turn": True}, "take 8.0 times as long as one: they are served one by one"),
      ({"most": 3}, "5 of 8 calls at once failed")],
 )  # fmt: skip
 async def test_calls_at_once_that_are_served_in_turn_or_fail_are_noticed(

@@ -424,7 +424,8 @@ def _kind(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         )
         return f"{', '.join(first)} or {last}" if first else last
     if origin is tuple:
-        plural = f"{_kind(inner[0])}s"
+        name, bound, rest = _kind(inner[0]).partition(" (")
+        plural = name + "s" * (name[-1] != '"') + bound + rest
         return f"list of {plural}" if inner[-1] is ... else f"list of {len(inner)} {plural}"
     marks = [mark for each in metadata for mark in (each, *getattr(each, "metadata", ()))]
     bounds = {name: getattr(m, name) for m in marks for name in _BOUNDS if hasattr(m, name)}

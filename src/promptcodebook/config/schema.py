@@ -107,7 +107,7 @@ class EncoderSettings(Group):
     max_fallback: Unit = 0.2
     """A rewritten θ is dropped if more of its first routes (at least two) fall back; 1 = never."""
     fewer: bool = True
-    """Whether E_θ may pick fewer than `select` (at least one); false = exactly S, as the paper."""
+    """Whether E_θ may pick 1 to `select` instincts; false = exactly `select`, as in the paper."""
 
 
 class RouterSettings(Group):
@@ -207,10 +207,10 @@ class Init(Group):
 
     OWN: ClassVar = ("expert", "random", "from_prompt", "file")
     kind: str = "expert"
-    """expert = the task's seeds, random = a model's, from_prompt = your prompt, split up, file; or
+    """expert (the task's seeds), random (a model's), from_prompt (your prompt, split up), file, or
     a package's reader, such as gepa."""
     path: str = ""
-    """For kind = "file", a policy with all it learned, or a JSON list; else what a reader reads."""
+    """For kind = "file": a policy with all it learned, or a JSON list; for a reader: its input."""
     instincts: tuple[str, ...] = ()
     """Your own seeds for kind = "expert", in place of the task's."""
     frozen: tuple[int, ...] = ()
@@ -292,7 +292,7 @@ class UserCode(Group):
     """How your own reward and agent are run."""
 
     threads: int = Field(default=32, ge=1)
-    """Concurrent calls of a function that is not async; 1 if it is not thread-safe."""
+    """Calls at once to a function that is not async; 1 if it is not thread-safe."""
     seconds: float = Field(default=600.0, gt=0.0)
     """Seconds that one call may take, not counting waits for models; then the rollout fails."""
     trial: bool = True
@@ -487,11 +487,11 @@ class Config(Group):
     retries: int = Field(default=4, ge=0)
     """How often a call is retried after a temporary failure."""
     max_reply_mb: float = Field(default=8.0, gt=0.0, le=1000.0)
-    """Greatest size of an unpacked reply; a larger one is a failed call."""
+    """Greatest size of an unpacked reply in MB; a larger one is a failed call."""
     cache: bool = True
     """Whether replies are shared between runs on this machine."""
     telemetry: tuple[Literal["otel", "mlflow"], ...] = ()
-    """Where spans of calls, or a run's figures, are sent; () = nowhere."""
+    """Where spans of calls, or a run's figures, are sent; empty = nowhere."""
     seed: int = 0
     """Seed for every draw of the run: batches, exploration, sample seeds."""
 

@@ -226,5 +226,5 @@ def unless(factor: float, where: str) -> str:
 
 def _harm_text(name: str, least: float) -> str:
     if name == "failed":
-        return f"{least:.1%} or more of its requests fail"
-    return f"a request takes {least * FULL[name]:,.3g} {name} more, or worse"
+        return f"at least {least:.1%} more of its requests fail"
+    return f"a request takes at least {least * FULL[name]:,.3g} more {name}"

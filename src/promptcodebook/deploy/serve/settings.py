@@ -55,8 +55,8 @@ class ServeSettings(OptimizerSettings):
     never: tuple[_Count, ...] = ()
     """Indices of instincts that are never explored."""
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
-    """Greatest share of one key's feedback if no other key gives as much; 1 = no limit, so one key
-    may end a canary."""
+    """Greatest share that one key's feedback may have if no other key gives as much; 1 = no limit,
+    so one key may end a canary."""
     slices: tuple[str, ...] = ()
     """Keys of a request's `metadata` for whose values feedback and drift are also shown."""
     window: str = "1d"
