@@ -122,7 +122,8 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Show every instinct with its reward, how often it was selected, and its rewrites.
 
     The reward is the mean over the test inputs that are routed to an instinct, with it and without
-    it (`pco registry effect`). A rewritten text has its author and its first version."""
+    it (`pco registry effect`). For a rewritten text, it shows the author and the first
+    version."""
     reference = command.resolved(ref)
     file, best = reference.file, reference.best
     measured, rewrites = rewards_of(runs_dir(), ref, file), _rewrites(ref, file)
@@ -252,8 +253,8 @@ def diff(
     a: Annotated[str, typer.Argument(help="A run, a policy file, NAME@REF or sha256:DIGITS.")],
     b: str | None = typer.Argument(
         None,
-        help="Another. Without it: a run's first codebook and the one it kept, or the previous "
-        "version of NAME@REF and the current one.",
+        help="What to compare it with. Without it: a run's first codebook and the one it kept, or "
+        "the previous version of NAME@REF and the current one.",
     ),
     as_json: Json = False,
 ) -> None:

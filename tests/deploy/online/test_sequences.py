@@ -264,8 +264,8 @@ def test_without_feedback_a_canary_never_ends_by_itself() -> None:
     ("name", "harmful", "allowed", "usual", "why"),
     [
         ("failed", [1, 0, 0, 0, 0], [1, *[0] * 59], [1, *[0] * 99], "of its requests fail"),
-        ("seconds", [9.0], [3.5], [3.0], "seconds more"),
-        ("tokens", [4_000], [1_300], [1_000], "tokens more"),
+        ("seconds", [9.0], [3.5], [3.0], "more seconds"),
+        ("tokens", [4_000], [1_300], [1_000], "more tokens"),
     ],
 )
 def test_a_guard_rolls_back_what_rewards_would_promote(

@@ -41,8 +41,10 @@ _SHORT = 19  # characters of a version's name in a table: sha256: and twelve dig
 _FAULTS = 20  # faults that are printed one by one
 _COPIES = "copies of training data"
 
-_Why = Annotated[str, typer.Option("--why", help="The reason, for the log.")]
-_MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="A ref: tickets@production.")]
+_Why = Annotated[str, typer.Option("--why", help="Reason for the log.")]
+_MovingRef = Annotated[
+    str, typer.Argument(metavar="NAME@REF", help="The ref, e.g. tickets@production.")
+]
 
 
 def list_versions(as_json: Json = False) -> None:
@@ -199,7 +201,7 @@ def rollback(
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file by pco registry export.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by pco registry export.")],
     who: Who = "",
     as_json: Json = False,
 ) -> None:
@@ -298,11 +300,11 @@ def audit(
 ) -> None:
     """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
 
-    Rules look for orders against user, operator or evaluator, personal data, secrets, addresses,
-    and copies of training data. They also find hidden or look-alike letters, encoded text, role
-    markers and unreadable text. The judge is asked about hazards if it has a model; without one no
-    audit passes. The report lists what was left out. For a version in the registry, the report goes
-    into the log and decides whether `promote` accepts the version."""
+    Rules look for orders against the user, operator or evaluator, personal data, secrets,
+    addresses, and copies of training data. They also find hidden or look-alike letters, encoded
+    text, role markers and unreadable text. The judge is asked about hazards if it has a model;
+    without one no audit passes. The report lists what was left out. For a version in the registry,
+    the report goes into the log and decides whether `promote` accepts the version."""
     reference = command.resolved(ref, trust=typed.trust)
     training, why = _training(reference, typed)
     judging = None if rules_only else _judging(reference, typed)

@@ -51,7 +51,7 @@ judge = command.command_group(
 )
 # The share of the inputs of a sheet that may lack a label: left out by choice, they would bias.
 _SPARE = 0.1
-LabelsPath = Annotated[Path, typer.Argument(metavar="LABELS", help="CSV or JSONL of labels.")]
+LabelsPath = Annotated[Path, typer.Argument(metavar="LABELS", help="Labels as CSV or JSONL.")]
 ScaleOption = Annotated[
     tuple[float, float] | None, typer.Option("--scale", help="Lowest and highest label, e.g. 1 5.")
 ]
@@ -60,7 +60,9 @@ ScaleOption = Annotated[
 @judge.command("calibrate")
 def calibrate_judge(
     labels: LabelsPath,
-    reward: str = typer.Option("", metavar="KIND", help="E.g. judge; default: pco.toml's reward."),
+    reward: str = typer.Option(
+        "", metavar="KIND", help="A reward, e.g. judge; default: pco.toml's."
+    ),
     rubric: str = typer.Option("", help="The judge's rubric; default: that in pco.toml."),
     scale: ScaleOption = None,
     out: Path | None = typer.Option(None, help="Default: LABELS, ending in .judge.json."),

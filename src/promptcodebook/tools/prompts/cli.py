@@ -30,7 +30,7 @@ def route(
     data: str | None = typer.Option(None, help="Your data file; with --task, its data folder."),
     input: str | None = typer.Option(None, help="The input column or template."),
     target: str | None = typer.Option(None, help="The reference column, or none."),
-    reward: str | None = typer.Option(None, help="E.g. exact, or reward.py:reward."),
+    reward: str | None = typer.Option(None, help="The reward: exact, reward.py:reward, ..."),
     rollouts: int = typer.Option(1024, min=_BATCH, help="Rollouts to learn the routes from."),
     lm: command.ModelOption = None,
     preset: command.PresetOption = None,
