@@ -166,7 +166,7 @@ def test_a_file_with_more_than_plain_tables_is_not_read(path: Path, statement: s
         db.execute("CREATE TABLE IF NOT EXISTS t (x)")
         db.execute(statement)
     for write in (False, True):
-        with pytest.raises(StoreError, match="is no plain table"):
+        with pytest.raises(StoreError, match="is not a plain table"):
             connect(path, LAYOUT, write=write)
 
 

@@ -40,7 +40,7 @@ def header_fault(name: str, value: str) -> str:
     if name.lower() in _lists()["harmless_headers"]:
         return ""
     return (
-        f"{name!r} may hold a secret, and settings are kept with the run: name the variable that "
+        f"{name!r} may hold a secret, and settings are kept with the run. Name the variable that "
         f'it is in, "{name}" = "$PCO_API_KEY", or any other that begins with PCO_'
     )
 

@@ -279,7 +279,7 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
     if plan.dataset.val and config.validation.every:
         yield "low: training ends as early as validation.patience and target_score let it"
     yield (
-        f"a typical answer has {ANSWER} tokens, or max_tokens if less; replies may be "
+        f"a typical answer has {ANSWER} tokens, or max_tokens if less. Replies may be "
         f"{OTHER_REPLIES:g} times longer or shorter, prompts {OTHER_PROMPTS:g} times; a model that "
         "thinks aloud may exceed the high"
     )

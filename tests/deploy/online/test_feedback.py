@@ -455,7 +455,7 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
     with pytest.raises(promptcodebook.PcoError, match="no request"):
         find_record(path, asked)
     assert logged(path) == []
-    pco("feedback", "erase", "req-5", cwd=tmp_path).error(2, "req-5 is no full id")
+    pco("feedback", "erase", "req-5", cwd=tmp_path).error(2, "req-5 is not a full request id")
 
 
 @pytest.mark.slow

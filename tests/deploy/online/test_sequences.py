@@ -90,7 +90,7 @@ def test_the_mean_of_equal_values_lies_inside(value: float, n: int) -> None:
 
 @pytest.mark.parametrize("wrong", [math.nan, -0.01, 1.01, math.inf])
 def test_what_is_no_value_from_0_to_1_is_refused(wrong: float) -> None:
-    with pytest.raises(DataError, match="no value from 0 to 1"):
+    with pytest.raises(DataError, match="not a value from 0 to 1"):
         ValueCounts.of([0.5, wrong])
 
 

@@ -154,7 +154,7 @@ def test_a_local_model_reads_text_and_takes_the_form_of_a_reply() -> None:
     without = Sampling(extra={"response_format": "none"})
     assert job_of(Request("executor", (), sampling=without)).schema is None
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
-    with pytest.raises(RequestRefused, match=r"reads text alone.* of type 'image_url'") as caught:
+    with pytest.raises(RequestRefused, match=r"reads only text.* of type 'image_url'") as caught:
         job_of(Request("executor", (read_message(picture),)))
     assert caught.value.hint.startswith("give roles.executor.model")
     with pytest.raises(RequestRefused, match=r"response_format\.type must be text"):

@@ -64,7 +64,7 @@ def feedback(
     already added is not added twice."""
     if words[0] == "erase":
         if wrong := [each for each in words[1:] if not is_request_id(each)]:
-            raise ConfigError(f"{wrong[0]} is no full request id", hint="type req- and 24 digits")
+            raise ConfigError(f"{wrong[0]} is not a full request id", hint="req- and 24 digits")
         with closing(ServedLog()) as log:
             erased = log.erase(words[1:])
         text = f"erased {erased} of {plural(len(words) - 1, 'request')}"

@@ -96,8 +96,8 @@ class LiteLLM(library.ProviderLibrary):
         # The library takes addresses, keys, headers and much else as keywords beside these.
         if unknown := sorted(body.keys() - self._fields):
             raise library.Declined(
-                f"litellm is not given {unknown[0]!r}, since it may say where the request goes: "
-                "take it out of roles.ROLE.extra; litellm has its own variables for addresses and "
+                f"litellm is not given {unknown[0]!r}, since it may say where the request goes. "
+                "Take it out of roles.ROLE.extra; litellm has its own variables for addresses and "
                 "keys, and headers belong in roles.ROLE.headers"
             )
         own: library.JsonDict = {"num_retries": 0, "max_retries": 0, "drop_params": True}
