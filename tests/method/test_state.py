@@ -232,7 +232,7 @@ SPLIT = {"kind": "from_prompt", "split": "sentences"}
     ({"size": 40, "init": {"kind": "expert"}}, FEW, "set init.kind = 'random'"),
     ({"size": 40, "init": {"kind": "file", "path": "x.json"}}, FEW, "set init.kind = 'random'"),
     ({"init": {**SPLIT, "prompt": FIVE}}, r"^init\.prompt has 5 sentences, and", "set size = 5"),
-    ({"init": {**SPLIT, "prompt": "* * *"}}, r"^init\.prompt contains no sentence", "set init.prompt"),
+    ({"init": {**SPLIT, "prompt": "* * *"}}, r"^init\.prompt contains no", "set init.prompt"),
 ])  # fmt: skip
 async def test_a_first_codebook_that_cannot_be_had_is_an_error_before_anything_is_paid_for(
     tree, match: str, hint: str
