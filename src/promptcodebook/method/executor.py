@@ -207,7 +207,7 @@ def answers_remark(count: int, *, cut: int, empty: int, cap: int | None = None) 
     if 2 * empty > count:
         return (
             f"{empty} of {count} answers came without text (thoughts alone, or nothing), and {cut} "
-            f"hit their cap{at}. Switch the model's thinking off in roles.executor.extra, raise "
+            f"hit their cap{at}: switch the model's thinking off in roles.executor.extra, raise "
             "roles.executor.max_tokens, or name another roles.executor.model."
         )
     return ""
