@@ -442,7 +442,7 @@ async def try_agent(plan: Plan) -> bool:
         await check(*plan.dataset.train[:2])
     if "tools" in plan.config.learn and not plan.tools:
         hint = 'pco.Agent trains tools that its requests name; or set learn = ["prompt"]'
-        raise ConfigError("learn: the executor has shown no tool to learn", hint=hint)
+        raise ConfigError("learn: no request of the executor named a tool", hint=hint)
     return check is not None
 
 

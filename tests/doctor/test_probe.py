@@ -190,7 +190,7 @@ BLAME = {
     "rendering_errors": "It left out what was asked.",
     "instinct_errors": {"missing": "Count."},
 }
-TITLE = "which roles the models can carry"
+TITLE = "which roles the models can fill"
 BELONGS = ("poem", "sum", "Translate", "recipe")
 
 

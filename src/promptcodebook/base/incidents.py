@@ -40,7 +40,7 @@ class Incident(StrEnum):
     ROUTE_FALLBACKS = "route_fallbacks", "routes filled with the best-rated instincts", False
     UNKNOWN_INSTINCTS = "unknown_instincts", "complaints that named no active instinct", False
     PROMPT_FALLBACKS = "prompt_fallbacks", "prompts joined verbatim, without the generator", False
-    REWRITES_REASKED = "rewrites_reasked", "rewrites asked for once more, with the reason", False
+    REWRITES_REASKED = "rewrites_reasked", "rewrites asked for again, with the reason", False
     ENCODER_REFUSED = "encoder_refused", "rewrites of θ undone, because routes fell back", False
     HARMFUL = "harmful", "verdicts that call an instinct or a prompt harmful", False
     REWRITES_UNSAFE = "rewrites_unsafe", "rewrites refused by the safety scan", False

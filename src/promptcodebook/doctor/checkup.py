@@ -310,7 +310,7 @@ async def rehearse(
     groups = [DiagnosisGroup(title, tuple(found))]
     if carried:
         roles = _carried(carried, config)
-        groups.append(DiagnosisGroup("which roles the models can carry", roles))
+        groups.append(DiagnosisGroup("which roles the models can fill", roles))
     return tuple(groups)
 
 

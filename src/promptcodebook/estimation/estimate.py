@@ -166,7 +166,7 @@ def estimate_plan(plan: Plan, short: Plan | None = None) -> Estimate:
     not ours."""
     if plan.config.optimizer != "pco":
         message = f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}"
-        raise ConfigError(message, hint="bound what it may spend, e.g. pco train --budget 500calls")
+        raise ConfigError(message, hint="limit what it may spend, e.g. pco train --budget 500calls")
     for spec in map(plan.config.model_of, ROLES):
         if spec not in ("", OWN_LM):
             parse_spec(spec)  # or a ConfigError, as a run raises it

@@ -147,7 +147,7 @@ class LearnedSection(ReportSection):
         texts = self._start.texts if self._start else {}
         selected = deployed.statistics.selected
         score = (
-            "the last one" if best.score is None else f"the best on validation, {number(best.score)}"
+            "the last one" if best.score is None else f"best on validation, {number(best.score)}"
         )
         instincts = sorted(self._instincts(), key=lambda each: -len(each.inputs))
         used = [each for each in instincts if each.inputs] or instincts

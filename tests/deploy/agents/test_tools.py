@@ -209,7 +209,7 @@ def test_tools_that_cannot_be_learned_are_an_error_before_anything_is_paid_for(
         return await act("{{pco}}", example.input)(client, example)
 
     lm = ScriptedLM()
-    with pytest.raises(ConfigError, match="has shown no tool to learn"):
+    with pytest.raises(ConfigError, match="named a tool"):
         learn(tmp_path, lm, in_process(bare), learn=["prompt", "tools"])
     with pytest.raises(ConfigError, match="cannot hold 2 tools") as error:
         learn(tmp_path, lm, learn=["prompt", "tools"], size=3, select=3)

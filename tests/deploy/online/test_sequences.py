@@ -222,9 +222,15 @@ def of_requests(praised: float, complained: float, requests: float) -> tuple[Val
 @pytest.mark.parametrize(
     ("canary", "control", "margin", "action", "why"),
     [
-        ((1_400, 300), (700, 300), 0.0, "wait", "unequally often: 17.00% of its requests and 10.0"),
+        (
+            (1_400, 300),
+            (700, 300),
+            0.0,
+            "wait",
+            "not get it equally often: 17.00% of its requests and 10.0",
+        ),
         ((1_400, 600), (700, 300), 0.0, "wait", "anything from"),  # all answer more often
-        ((630, 270), (700, 600), 0.0, "wait", "unequally often"),
+        ((630, 270), (700, 600), 0.0, "wait", "not get it equally often"),
         ((9_000, 1_000), (9_000, 2_000), 0.0, "wait", "not clearly get more praise: 9.00% of"),
         ((6_000, 5_000), (5_000, 5_000), 0.0, "wait", "not clearly get fewer complaints: 5.0"),
         ((80, 10), (50, 40), 0.0, "wait", "too early to say that both get feedback equally often"),

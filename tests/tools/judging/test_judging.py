@@ -181,7 +181,7 @@ def test_twenty_labels_are_enough_to_tell(
 ) -> None:
     write(tmp_path / "labels.csv", answers(count))
     found = calibrated(judging(lambda shown: {"score": float(right(shown))}), tmp_path).json
-    assert ("it takes 20 judged answers to tell" not in found["why"]) == enough
+    assert ("a decision takes 20 judged answers" not in found["why"]) == enough
 
 
 def hash_of(shown: Mapping[str, str]) -> int:

@@ -91,7 +91,7 @@ class Agent:
             raise ConfigError("an agent needs a command or a function", hint=hint)
         own = [each for each in self.env if each in _OURS or each.startswith("PCO_")]
         if own or isinstance(self.env, str):
-            what = f"an agent cannot receive {own[0]}: it is ours" if own else "env must be a list"
+            what = f"an agent cannot receive {own[0]}: pco sets it" if own else "env must be a list"
             raise ConfigError(f"executor.env: {what}", hint='env = ["WEATHER_API_KEY"]')
 
     @property

@@ -208,7 +208,7 @@ def _doubt(
     less, most = rate_ratio(arms[0].n, arms[1].n, share, ANSWER_ALPHA)
     if not 1 / ALIKE < less <= most < ALIKE:
         early = "it is too early to say that both get feedback equally often"
-        why = "the versions get it unequally often" if less > 1 or most < 1 else early
+        why = "the versions do not get it equally often" if less > 1 or most < 1 else early
         return f"{why}: {shares([arm.n for arm in arms])} got feedback"
     granted = max(0.0, -margin), max(0.0, margin)
     praise = [arm.n * (arm.mean or 0.0) for arm in arms]

@@ -97,7 +97,7 @@ class Worth:
         doubt = f"; that is a gain {unless(self.factor, 'some routes')}" * (self.gain.low > 0)
         return (
             f"it earns {self.new.text()}, today's version {self.today.text()}: "
-            f"{self.gain.text(signed=True)} by {held} ({self.differing} with other routes, "
+            f"{self.gain.text(signed=True)} on {held} ({self.differing} with other routes, "
             f"{tried} served them){doubt}"
         )
 
@@ -173,7 +173,7 @@ def read_training(
         examples, vectors = (data or stored_dataset(header)).train, None
         inputs = {each.id: each.input for each in examples}
         if Vocabulary.of(list(inputs.values())).rarity != today.rarity:
-            text = f"the training data of the run {header.id} are not those of this policy's router"
+            text = f"the training data of the run {header.id} is not that of this policy's router"
             raise DataError(text, hint="restore them, or name the run that made it: --run RUN")
         if today.center:
             assert embed is not None, "who embeds must be given"

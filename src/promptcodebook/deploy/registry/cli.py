@@ -373,7 +373,7 @@ def _training(reference: Reference, typed: Unpaid) -> tuple[Sequence[Example] | 
     try:
         if header is not None and typed.given().keeps_own(reference) and typed.data is None:
             if not reference.trusted:
-                return None, f"{_COPIES}: the run is not yours, and its data are not read (--trust)"
+                return None, f"{_COPIES}: the run is not yours, so its data is not read (--trust)"
             data = stored_dataset(header)
         else:
             flags = command.flag_layer(typed.task, typed.data)

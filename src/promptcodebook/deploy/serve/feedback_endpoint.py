@@ -70,7 +70,7 @@ class Online:
         metrics.gauge(
             "pco_unrecorded", "1 when requests are no longer recorded.", lambda: int(self.log.fails)
         )
-        lost = "Requests whose record was given up since the start."
+        lost = "Requests whose record was dropped since the start."
         metrics.gauge("pco_requests_lost", lost, lambda: self.log.lost)
         metrics.gauge("pco_drift", "What has changed since the day before.", lambda: self._drifting)
         if (judge := self.judge) is None:

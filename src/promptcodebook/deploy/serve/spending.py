@@ -77,7 +77,7 @@ def find_record(path: Path, request_id: str) -> RequestRecord:
         with closing(Reader(path, LAYOUT)) as reader:
             rows = reader.rows("SELECT value FROM requests WHERE id = ?", (request_id,))
     if not rows:
-        hint = "the record keeps the last requests only: serve.records in pco.toml; PCO_REQUESTS "
+        hint = "the record keeps only the last requests: serve.records in pco.toml; PCO_REQUESTS "
         hint += "names its file"
         raise StoreError(f"no request {request_id} is recorded in {path}", hint=hint)
     return TypeAdapter(RequestRecord).validate_python(unpack(rows[0][0]))

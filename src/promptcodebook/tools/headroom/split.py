@@ -102,6 +102,6 @@ def _sentence(answer: HeadroomAnswer, prompt: Interval, router: Interval) -> str
             f"inputs, it gained {one}; a router that learned from the others added {learned}."
         )
     return (
-        f"No gain was found with these prompts: one of them for all gained {one} over "
-        f"today's on held-out inputs, and a router that learned from the others added {learned}."
+        f"No gain was found with these prompts. On held-out inputs, the best one gained {one} over "
+        f"today's, and a router that learned from the others added {learned}."
     )

@@ -64,7 +64,7 @@ class Labels:
             raise DataError(f"{path} is a folder", hint="name one file of labels")
         for column in ("input", "answer", "label"):
             if column not in table.columns:
-                hint = "the columns are input, answer and label; target and id too"
+                hint = "the columns are input, answer and label; optionally target and id"
                 raise DataError(f"{path} has no column {column!r}", hint=hint)
         blank, kept = 0, dict[tuple[str, ...], Item]()
         for row in table.rows:
@@ -178,7 +178,7 @@ def decide(made: Calibration) -> tuple[str, str]:
     kappa, lost = made.kappa, len(made.failures) / (len(made.failures) + made.judged)
     unjudged = f"{lost:.0%} of the answers could not be judged"
     refusals = {
-        f"it takes {figures.ENOUGH} judged answers to tell": made.judged < figures.ENOUGH,
+        f"a decision takes {figures.ENOUGH} judged answers": made.judged < figures.ENOUGH,
         unjudged: lost > figures.MANY,
         "people and judge give every answer the same label": kappa is None,
         "its agreement with people may be chance": kappa is not None and kappa.low <= 0,

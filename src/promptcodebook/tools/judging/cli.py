@@ -60,9 +60,7 @@ ScaleOption = Annotated[
 @judge.command("calibrate")
 def calibrate_judge(
     labels: LabelsPath,
-    reward: str = typer.Option(
-        "", metavar="KIND", help="A reward, e.g. judge; default: pco.toml's."
-    ),
+    reward: str = typer.Option("", metavar="KIND", help="A reward; default: that of pco.toml."),
     rubric: str = typer.Option("", help="The judge's rubric; default: that in pco.toml."),
     scale: ScaleOption = None,
     out: Path | None = typer.Option(None, help="Default: LABELS, ending in .judge.json."),
