@@ -81,7 +81,7 @@ def test_an_option_that_has_no_effect_is_an_error(tmp_path: Path) -> None:
     (["train", "--data", "data.jsonl"], ["--data has no effect without --task", "pco init --from"]),
     (["train", "--task", "constraints", "--data", "."], ["--data has no effect on the task"]),
     (["train", "--task", "hotpotqa", "--data", "nowhere"], ["no folder", "nowhere"]),
-    (["train", "--set", "task=constraints", "--agent", "x"], ["--agent has no effect beside"]),
+    (["train", "--set", "task=constraints", "--agent", "x"], ["--agent has no effect with"]),
     (["compare", "a.json", "a.json", "--n", "3"], ["--n has no effect on two saved"]),
     (["compare", "a.json", "a.json", "--set", "x=1"], ["--set has no effect on two saved"]),
     (["prompt", "last", "--row", "concat", "--lm", "x"], ["--lm has no effect on the row concat"]),

@@ -171,7 +171,7 @@ def test_an_input_in_two_splits_fails_with_both_places(tmp_path: Path) -> None:
     as_json = pco(*args, "--json", cwd=tmp_path)
     assert as_json.code == 1
     assert as_json.json["clean"] is False and len(as_json.json["overlaps"]) == 1
-    assert any("no verdict" in warning for warning in as_json.json["warnings"])
+    assert any("give a verdict" in warning for warning in as_json.json["warnings"])
     path.write_text("\n".join(map(json.dumps, rows[:2] + rows[5:])))
     clean = pco(*args, cwd=tmp_path)
     assert clean.code == 0 and "3 examples" in clean.out

@@ -104,7 +104,7 @@ def test_the_way_of_a_version(folder: Path) -> None:
         (("log", "tickets@prod"), f"did you mean '{PRODUCTION}'"),
         (("show", "tickets@prod"), "no ref 'tickets@prod'"),
         (("rollback", "mails@production"), "no ref"),
-        (("promote", "a.json", "tickets"), "is no ref"),
+        (("promote", "a.json", "tickets"), "is not a ref"),
         (("freeze", "a.json", "../up"), "cannot be called"),
     ):
         pco("registry", *typed, cwd=folder).error(2, result)

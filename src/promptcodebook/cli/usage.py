@@ -31,7 +31,7 @@ def read_options(root: Any, words: Sequence[str]) -> list[str]:
         for name in typed.intersection((*param.opts, *param.secondary_opts)):
             given[name if name[:2] == "--" else max(param.opts, key=len)] = name
     for option, name in given.items():
-        for kind, word, mend in (("needs", "without", "add"), ("beside", "beside", "remove")):
+        for kind, word, mend in (("needs", "without", "add"), ("beside", "with", "remove")):
             other = _conditions(kind, path).get(option)
             if other and (other in given) == (kind == "beside"):
                 what, hint = f"{name} has no effect {word} {other}", f"{mend} {other}"
