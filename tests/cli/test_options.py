@@ -63,7 +63,7 @@ def test_an_option_that_has_no_effect_is_an_error(tmp_path: Path) -> None:
     checked = 0
     for path, command in LEAVES.items():
         every = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
-        for kind, word in (("needs", "without"), ("beside", "beside")):
+        for kind, word in (("needs", "without"), ("beside", "with")):
             for option, other in of(kind, path).items():
                 if {option, other} <= every:
                     more = () if kind == "needs" else (other, "y")
