@@ -54,7 +54,7 @@ def test_the_file_of_a_large_run_can_be_mailed_and_says_that_it_is_a_sample(larg
     source = render_report(store, {f"test-{n}": Example(f"test-{n}", _TEXT) for n in range(60)})
     store.close()
     assert len(source.encode()) <= MOST_BYTES
-    assert "Some of them with their prompts" in source
+    assert "Some test inputs, with their prompts" in source
 
 
 def test_long_lives_of_many_instincts_are_cut_until_the_file_can_be_mailed(tmp_path: Path) -> None:
