@@ -328,7 +328,7 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
         await answer(in_process(loop, most_calls=5), lm)
     assert len(lm.history) == 5
     lm = ScriptedLM().reply_with(lambda request: Reply("P", usage=Usage(1, 900, 100)))
-    with pytest.raises(ExecutorError, match="take over 2,500 tokens"):
+    with pytest.raises(ExecutorError, match="exceed 2,500 tokens"):
         await answer(in_process(loop, most_tokens=2500), lm)
     assert len(lm.history) == 3
 

@@ -198,7 +198,7 @@ def test_a_folder_of_somebody_else_is_not_taken_for_a_batch(
     other = work / "out.jsonl.part" / "thesis.txt"
     other.parent.mkdir()
     other.write_text("mine")
-    batch(work, server, *more).error(2, "out.jsonl.part", "no batch's", "another OUT")
+    batch(work, server, *more).error(2, "out.jsonl.part", "is not a batch's", "another OUT")
     assert server.calls == 0
     assert [each.name for each in other.parent.iterdir()] == ["thesis.txt"]
     other.unlink()

@@ -127,12 +127,12 @@ def test_a_batch_goes_on_the_way_it_was_begun(work: Path, server: Server) -> Non
     answer_shard(next(jobs))
     batch.close()
     before = server.calls
-    pco(*args, cwd=work).error(2, "begun with --ray", "--ray local")
+    pco(*args, cwd=work).error(2, "started with --ray", "--ray local")
     few = ("--ray", "local", "--budget", "5calls")
     pco(*args, *few, cwd=work).error(2, "a budget cannot be kept", "--ray")
     assert server.calls == before
     assert pco(*args, "--restart", "--budget", "3calls", cwd=work).code == 3
-    pco(*args, "--ray", "local", cwd=work).error(2, "begun without --ray", "leave out --ray")
+    pco(*args, "--ray", "local", cwd=work).error(2, "started without --ray", "leave out --ray")
 
 
 def test_what_tasks_paid_is_booked_once_whether_they_failed_or_not(

@@ -127,7 +127,7 @@ def _require_ours(folder: Path) -> None:
     # A process that died before it wrote job.json has left its lock alone.
     left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
     if left and _JOB not in left:
-        message = f"already exists and is not a batch's: it has {min(left)!r} and no {_JOB}"
+        message = f"already exists and is not a batch's: it has {min(left)!r} but no {_JOB}"
         raise ConfigError(f"{folder} {message}", hint="name another OUT, or move that folder")
 
 

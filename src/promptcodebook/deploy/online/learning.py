@@ -174,7 +174,7 @@ def read_training(
         inputs = {each.id: each.input for each in examples}
         if Vocabulary.of(list(inputs.values())).rarity != today.rarity:
             text = f"the training data of the run {header.id} is not that of this policy's router"
-            raise DataError(text, hint="restore them, or name the run that made it: --run RUN")
+            raise DataError(text, hint="restore it, or name the run that made it: --run RUN")
         if today.center:
             assert embed is not None, "who embeds must be given"
             vectors = dict(zip(inputs, embed(examples), strict=True))
