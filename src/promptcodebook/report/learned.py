@@ -164,7 +164,7 @@ class LearnedSection(ReportSection):
             "biographies": {v: self._biographies.get(v, _Biography()) for v in texts},
             "step_name": step_name,
             "inputs": INPUTS,
-            "sums": f"Entropy of the routes {number(entropy(selected), 2)} bits; "
+            "sums": f"The routes have an entropy of {number(entropy(selected), 2)} bits; "
             f"{sum(map(bool, selected))} of {len(selected)} instincts were tried in training "
             f"(utilisation {percent(utilisation(selected))}).",
         }
