@@ -36,14 +36,14 @@ Variables:
 - `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT`: the settings of those names
 - `PCO_API_KEY`, `OPENAI_API_KEY`: endpoint keys; put them nowhere else
 - `PCO_RUNS`, `PCO_CACHE`, `PCO_REGISTRY`: where runs, the reply cache and the registry are kept
-- `PCO_SERVE_KEY`, `PCO_REQUESTS`: the keys of `pco serve`'s callers; where it records requests
+- `PCO_SERVE_KEY`, `PCO_REQUESTS`: keys of `pco serve`'s callers; where it records requests
 - `HF_ENDPOINT`, `PCO_GITHUB_RAW`: mirrors for `pco data fetch`
 - `PCO_TRACEBACK`: 1 = show the traceback of an internal error
 """
 _SHARED = """## Shared options
 
-Every command takes `--help` and `--json`. It names which of the options below it shares, where
-*training* and *policy* stand for:
+Every command takes `--help` and `--json`. Each names the options below that it shares; *training*
+and *policy* stand for:
 
 {groups}
 
