@@ -132,7 +132,7 @@ def test_whatever_needs_a_model_says_in_two_lines_how_to_name_one(
 
 def test_variables_of_the_shell_are_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text, parts in (
-        ("PCO_SEED", "x", ("PCO_*: seed: ", "not 'x'")),
+        ("PCO_SEED", "x", ("PCO_*: seed must be", "not 'x'")),
         ("PCO_BUDGET", "5eur", ("cannot read the budget '5eur'",)),
         ("PCO_LM_CRITIC", "openai/gpt-x", ("openai/gpt-x needs a key",)),
     ):

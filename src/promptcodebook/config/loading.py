@@ -264,12 +264,14 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
             f"unknown key {key!r} {at} {where}{did_you_mean(str(first['loc'][-1]), known)}",
             hint=f"known here: {', '.join(sorted(known))}",
         )
-    fault = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
-    fault = fault.replace("a valid integer", "a whole number").replace("valid ", "")
+    fault = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    fault = fault.replace("a valid integer", "a whole number").replace("a valid tuple", "a list")
+    fault = re.sub("a valid dictionary.*", "a table", fault).replace("valid ", "")
     if first["type"].startswith(_QUOTABLE):
         fault = f"{fault.partition(', unable')[0]}, not {first['input']!r}"
     hint = f"pco config {key} says what it takes" if key else "correct that key"
-    return ConfigError(f"{where}: {key + ': ' if key else ''}{fault}", hint=hint)
+    what = f"{where}: {key + ': ' if key else ''}{fault}"
+    return ConfigError(what.replace(": must be", " must be"), hint=hint)
 
 
 def _group_of(field: FieldInfo | None) -> type[BaseModel] | None:

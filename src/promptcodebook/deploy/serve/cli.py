@@ -226,7 +226,7 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with."""
     if not served_log.is_request_id(request_id):
-        message = f"{request_id} is no request id, and no input was given to explain"
+        message = f"{request_id} is not a request id, so give an input to explain"
         hint = f'pco explain {shell(request_id)} "an input"'
         if request_id.startswith("req-"):
             message = f"{request_id} is not a full request id"
