@@ -270,8 +270,8 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
     )
     few = verdict_remark(len(plan.judged), independent(plan.judged)) or budget_remark(plan)
     yield from filter(None, (select_remark(config), few))
-    scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
-    yield f"a dry run with dummy replies and rewards was counted{scaled}"
+    scaled = "" if part == whole else f": {part.rollouts} rollouts of training, scaled up"
+    yield f"the counts are from a dry run with dummy replies and rewards{scaled}"
     yield (
         f"low / expected / high: {manners('solved', 100)} % of the answers get the full reward, "
         f"and the others blame {manners('blamed', 100)} % of the parts that can be blamed"
