@@ -411,7 +411,7 @@ def test_it_brings_settings_that_are_keys_like_ours(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"unknown key 'asking.reqest'.*did you mean 'request'"):
         load_config({"asking": {"reqest": "x"}})
-    with pytest.raises(ConfigError, match=r"asking.tries: .* not 'often'"):
+    with pytest.raises(ConfigError, match=r"asking.tries must be .* not 'often'"):
         load_config({"asking": {"tries": "often"}})
     over = load_config({"asking": asked}, load_config({}).model_dump())
     assert over.model_dump()["asking"]["request"] == "Write ten words."
