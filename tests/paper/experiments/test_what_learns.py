@@ -280,7 +280,7 @@ def test_gains_are_over_the_same_untrained_codebook_and_by_calls(tmp_path: Path)
     _, (table, calls) = page(tmp_path, **arms)
     rows = {row[0]: row for row in table.rows}
     ours = ["`default`", "`full`"]
-    assert list(rows) == [*ours, "GEPA (tried 2 to 2 prompts a run)"]
+    assert list(rows) == [*ours, "GEPA (tried 2 to 2 prompts per run)"]
     assert [row[-1] for row in rows.values()] == ["2", "2", "1"]
     assert [row[6].split(" ")[0] for row in rows.values()] == ["+1.000", "+0.500", "+2.000"]
     assert calls.rows[0] == ["`default`", "490", "10", "0", "0", "500"]

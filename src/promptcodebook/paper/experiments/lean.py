@@ -164,7 +164,7 @@ def _arms(measured: shared.Results, half: str) -> tuple[dict[str, _Arm], list[st
         ]
         tried = sorted(mine["search"].get("tried", 0) for mine, _ in pairs)
         if listed.get("searches") and pairs:
-            search = f"tried {tried[0]} to {tried[-1]} prompts a run"
+            search = f"tried {tried[0]} to {tried[-1]} prompts per run"
             if tried[0] < 2:
                 dropped.append(shared.text("main", "left_out", title=title, search=search))
                 continue
