@@ -59,7 +59,9 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="Run code and models of runs that you did not create.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask questions.")]
-BudgetOption = Annotated[str | None, typer.Option("--budget", help="Limit: 5usd, 2Mtok, 500calls.")]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", help="Limit, e.g. 5usd, 2Mtok, 500calls.")
+]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]
 Again = Annotated[bool, typer.Option("--again", help="Do not reuse the answers of a run.")]
 SamplesOption = Annotated[
