@@ -44,6 +44,11 @@ as promoted though it may have been rolled back before. Goals, fixed before the 
   traffic, and by 5,000 at 50 %. By 5,000 at 10 % it is for reading: on paper more praise at 10 %
   traffic takes about four times the feedback of a gain among answers.
 
+Found: at most 0.6 % are promoted in each cell that has a goal, and without these tests 56 to 100 %.
+Of both at a mean of 0.5 it is 83 % and 100 %, with a stated factor of 2.5 in the median. The power
+is 0.87 (10 %) and 1.00 (50 %) of that without these tests by 20,000 feedbacks, and 0.87 at 50 % by
+5,000. At 10 % by 5,000 it is 0.10 (7.9 of 79.6 %).
+
     python -m bench.canary          (PCO_BENCH_WORLDS=200: a quick look)
     PCO_BENCH_UNEQUAL=1 python -m bench.canary      (unequal feedback alone)
 """
