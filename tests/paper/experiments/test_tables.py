@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.config import load_config
-from promptcodebook.errors import ConfigError, MissingExtra
+from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.paper.experiments import page as pages
 from promptcodebook.paper.experiments import reproduce
@@ -103,8 +103,8 @@ def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant()
 
 
 def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
-    with pytest.raises(ConfigError, match="small-real-model has no preset 'paper'"):
-        reproduce.require_preset(reproduce.experiment_named("small-real-model"), "paper")
+    refused = reproduce.refusal(reproduce.experiment_named("small-real-model"), "paper", "")
+    assert refused and "small-real-model has no preset 'paper'" in str(refused)
 
 
 def test_a_benchmark_takes_part_where_the_model_leaves_its_floor(tmp_path: Path) -> None:

@@ -53,16 +53,17 @@ def reproduce(
         experiment_named,
         experiment_names,
         measure,
-        require_preset,
+        refusal,
     )
     from promptcodebook.progress import silent, watch_run
 
     orders: list[ExperimentRequest] = []
     for each in experiment_names() if name == "all" else (name,):
         experiment = experiment_named(each)
-        if name == "all" and preset not in experiment.presets:
-            continue
-        require_preset(experiment, preset)
+        if refused := refusal(experiment, preset, lm or ""):
+            if name == "all":
+                continue
+            raise refused
         count = seeds or (1 if preset == "quick" else experiment.seeds)
         orders.append(ExperimentRequest(experiment, preset, count, task, data, independent, weak))
     # Steps of several runs at once would be shown as those of one.

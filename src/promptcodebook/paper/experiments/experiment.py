@@ -36,7 +36,8 @@ from promptcodebook.store.run import RunStore
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """What `pco reproduce NAME` measures, and its page. `paper` names the table or figure,
-    `lm_quick` is the model of the preset `quick`. Experiments of one `folder` share their runs."""
+    `lm_quick` is the model of the preset `quick`. Experiments of one `folder` share their runs.
+    `real` ones cannot be made on the simulated model."""
 
     name: str
     paper: str
@@ -47,6 +48,7 @@ class Experiment:
     presets: Sequence[str] = ("quick", "default", "paper")
     folder: str = "tables"
     lm_quick: str = "smollm2"
+    real: bool = False
 
 
 @dataclass(frozen=True, slots=True)

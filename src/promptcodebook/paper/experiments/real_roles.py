@@ -251,5 +251,5 @@ def _goal(runs: Mapping[str, Runs]) -> list[Block]:
 
 
 EXPERIMENT = shared.Experiment(
-    "real-roles", "", _cells, _page, seeds=10, folder="real-roles", presets=("quick", "default")
+    "real-roles", "", _cells, _page, "smollm2", 10, ("quick", "default"), "real-roles", real=True
 )

@@ -90,12 +90,14 @@ def experiment_named(name: str) -> Experiment:
     return getattr(import_module(f"promptcodebook.paper.experiments.{module}"), variable)
 
 
-def require_preset(experiment: Experiment, preset: str) -> None:
-    """Raises ConfigError when the experiment does not have the preset."""
+def refusal(experiment: Experiment, preset: str, lm: str) -> errors.ConfigError | None:
+    """Why the experiment cannot be measured so: it lacks the preset, or needs a real model."""
     if preset not in experiment.presets:
         near = errors.did_you_mean(preset, experiment.presets)
         message = f"{experiment.name} has no preset {preset!r}{near}"
-        raise errors.ConfigError(message, hint=f"--preset {' or '.join(experiment.presets)}")
+        return errors.ConfigError(message, hint=f"--preset {' or '.join(experiment.presets)}")
+    real = errors.ConfigError(f"{experiment.name} asks a real model", hint="--lm smollm2")
+    return real if experiment.real and lm.startswith("simulated") else None
 
 
 def measure(

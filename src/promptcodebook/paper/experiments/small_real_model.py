@@ -296,6 +296,7 @@ def _compared(head: str, rows: Results) -> PageTable:
 
 EXPERIMENT = shared.Experiment(
     name="small-real-model",
+    real=True,
     paper="",
     cells=lambda order, spec: cells(scale_of(order.preset), order.seeds, spec),
     page=_page,
