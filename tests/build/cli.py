@@ -86,9 +86,11 @@ def pco(
 
 
 @contextlib.contextmanager
-def running(*words: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
+def running(
+    *words: str, module: str = "promptcodebook.cli", **more: Any
+) -> Iterator[subprocess.Popen[str]]:
     """`pco` as a process of its own, which is gone at the end whatever happens."""
-    pipe, command = subprocess.PIPE, [sys.executable, "-m", "promptcodebook.cli", *words]
+    pipe, command = subprocess.PIPE, [sys.executable, "-m", module, *words]
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **more) as process:
         try:
             yield process

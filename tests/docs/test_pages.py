@@ -1,12 +1,9 @@
-"""Generated pages are current, every page is in the site, and every block of a guide runs."""
+"""Generated pages are current, every page is in the site, and what pages name exists."""
 
-import contextlib
 import importlib
 import importlib.util
-import json
 import re
 import shlex
-import shutil
 import tomllib
 from itertools import takewhile
 from pathlib import Path
@@ -16,7 +13,6 @@ import pytest
 import typer
 
 import promptcodebook
-import promptcodebook as pco
 from promptcodebook.cli import app as tree
 from promptcodebook.cli.usage import read_options
 from promptcodebook.config import load_config
@@ -24,8 +20,7 @@ from promptcodebook.config.loading import describe
 from promptcodebook.errors import ConfigError
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.tasks.rewards import make_reward, reward_kinds
-from tests.build.blocks import DOCS, blocks_of, generator, run_page
-from tests.build.cli import pco as typed
+from tests.build.blocks import DOCS, blocks_of, generator
 
 
 @pytest.mark.parametrize(("script", "written"), [
@@ -84,6 +79,15 @@ def test_links_lead_somewhere_where_the_page_lies() -> None:
         links = re.findall(r"\]\((?!https?:)([^)#\s]+)[^)\s]*\)", text)
         lost += [f"{page.name}: {link}" for link in links if not (page.parent / link).exists()]
     assert lost == []
+
+
+def test_the_files_that_the_tutorial_shows_are_those_beside_it() -> None:
+    page = DOCS / "tutorial" / "index.md"
+    shown = {block.title: block.text for block in blocks_of(page) if block.title}
+    assert set(shown) == {"reward.py", "agent.py", "pco.toml", "app.py"}
+    assert shown == {name: (page.parent / name).read_text("utf-8") for name in shown}
+    [rows] = [block.text for block in blocks_of(page) if block.kind == "csv"]
+    assert (page.parent / "messages.csv").read_text("utf-8").startswith(rows.removesuffix("...\n"))
 
 
 def test_every_configuration_that_a_page_shows_is_one() -> None:
@@ -244,125 +248,3 @@ def test_the_functions_that_the_pages_name_exist() -> None:
     for name, module, symbol in sorted(named):
         found = importlib.import_module(f"promptcodebook.tasks.{name}.{module}")
         assert hasattr(found, symbol), f"docs/tasks/{name}.md names {module}.{symbol}"
-
-
-# Every block of the how-to guides runs as it is printed, on the simulated model.
-
-NAMES = sorted(path.stem for path in (DOCS / "how-to").glob("*.md"))
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a reader of the guides has: data, a reward, a run called tickets and its policy."""
-    folder = tmp_path_factory.mktemp("shop")
-    _write_tickets(folder, 12)
-    (folder / "pco.toml").write_text(
-        'preset = "quick"\nlm = "simulated"\nreward = { kind = "contains" }\n\n'
-        '[data]\npath = "tickets.jsonl"\ninput = "question"\ntarget = "answer"\n',
-        "utf-8",
-    )
-    trained = typed("train", "--set", "update.epochs=2", "--name", "tickets", cwd=folder)
-    assert trained.code == 0, trained.err
-    shutil.copy(next((folder / "runs").glob("*/policy.json")), folder / "tickets.pco.json")
-    return folder
-
-
-def _write_tickets(folder: Path, count: int) -> None:
-    rows = [
-        {"question": f"How do I return order {n}, bought {n} days ago?", "answer": f"form {n % 9}"}
-        for n in range(count)
-    ]
-    (folder / "tickets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-
-
-def test_a_gate_of_the_guide_to_ci_can_fail(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "shop"
-    shutil.copytree(shop, folder)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PCO_PRESET", "quick")
-    with pytest.raises(AssertionError, match=r"at-least|gain\.low >= -0\.1"):
-        run_page(DOCS / "how-to" / "ci-for-prompts.md", folder)  # three examples show nothing
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("guide", NAMES)
-def test_every_block_of_a_guide_runs(
-    guide: str, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "shop"
-    shutil.copytree(shop, folder)
-    if guide in ("ci-for-prompts", "headroom"):
-        _write_tickets(folder, 160)  # few examples pass no gate, and show nothing
-    if guide == "headroom":
-        with (folder / "pco.toml").open("a", encoding="utf-8") as file:
-            file.write('\n[init]\ninstincts = ["Name the form.", "Answer in one word."]\n')
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PCO_PRESET", "quick")
-    run_page(DOCS / "how-to" / f"{guide}.md", folder)
-
-
-def test_a_block_that_fails_is_named(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("```python\n1 / 0\n```\n", "utf-8")
-    with pytest.raises(AssertionError, match="1 / 0"):
-        run_page(page, tmp_path)
-
-
-# The Python of the other pages runs, given what each takes as known: data, a run, a policy.
-
-SMALL = {"preset": "quick", "update": {"epochs": 1, "batch_size": 6}, "validation": {"every": 0}}
-GUIDES = [
-    "registry.md",
-    "router.md",
-    "verdict.md",
-    "your-code.md",
-    "reference/events.md",
-    "reference/policy-file.md",
-    "tasks/pupa.md",
-    "reference/rewards.md",
-    "config.md",
-]
-
-
-def reward(example: pco.Example, output: str) -> pco.Score:
-    return pco.Score(float((example.target or "") in output), "name the form")
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """In a folder of its own: `data`, `reward`, a `run`, its `policy`, and the files of both."""
-    folder = tmp_path_factory.mktemp("pages")
-    _write_tickets(folder, 12)
-    with contextlib.chdir(folder):
-        data = pco.load("tickets.jsonl", input="question", target="answer")
-        run = pco.optimize(data, reward, lm="simulated", config=SMALL, progress=False)
-        run.policy.save("tickets.pco.json")
-    return {"pco": pco, "data": data, "reward": reward, "run": run, "policy": run.policy}
-
-
-@pytest.fixture
-def folder(known: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the run lies, with a registry and a model of its own."""
-    folder = known["run"].path.parents[1]
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PCO_LM", "simulated")
-    monkeypatch.setenv("PCO_REGISTRY", str(folder / "registry.sqlite"))
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", GUIDES)
-def test_the_python_of_a_page_runs(page: str, known: dict[str, Any], folder: Path) -> None:
-    run_page(DOCS / page, folder, dict(known))
-
-
-@pytest.mark.slow
-def test_gepa_runs_as_the_page_of_baselines_says(known: dict[str, Any], folder: Path) -> None:
-    (folder / "pco.toml").write_text(
-        'preset = "quick"\nlm = "simulated"\nreward = "exact"\n'
-        '[data]\npath = "tickets.jsonl"\ninput = "question"\ntarget = "answer"\n',
-        "utf-8",
-    )
-    run_page(DOCS / "baselines.md", folder, dict(known))

@@ -1,6 +1,5 @@
 """GEPAAdapters as tasks of ours."""
 
-import json
 import re
 import threading
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import gepa
 import pytest
-from aiohttp import web
 from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, EvaluationResult
 
 import promptcodebook as pco
@@ -16,10 +14,8 @@ from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.integrations.gepa import AdapterTask, TaskModel
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.build.cli import served
 from tests.build.dspy_programs import CONFIG, RULES, TOPICS
-from tests.build.method import attributed, routed, talkative, verdict
-from tests.build.server import Server, says
+from tests.build.method import routed, talkative
 
 
 class Shouting(gepa.GEPAAdapter[dict[str, str], dict[str, Any], str]):
@@ -130,45 +126,3 @@ def test_instances_of_other_kinds_are_read_as_one_says(tmp_path: Path) -> None:
     read = AdapterTask(Shouting(), {"one": ""}, [("x", "y")], read=lambda row: row).data
     assert (read.train[0].input, read.train[0].target) == ("x", "y")
     assert AdapterTask(Shouting(), {"one": ""}, ["just text"]).data.train[0].target is None
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
-ADDRESS = "http://localhost:8000/v1#my-model"
-
-
-async def answers(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-    """A reply of the form that is asked for; a whole critique has the fields of two others."""
-    shape = json.dumps(body.get("response_format", ""))
-    fields = re.findall(
-        r"`(\w+)` \(str\)", body["messages"][0]["content"].split("output fields")[-1]
-    )
-    forms = {
-        "selected_indices": routed(0, 1, 2, 3),
-        "rendering_errors": attributed("say it plainly"),
-        '"score"': verdict(0.5),
-        "feedback": json.dumps({"feedback": "look at forms"}),
-    }
-    if all(part in shape for part in ("rendering_errors", '"score"')):
-        one = json.loads(verdict(0.5)) | json.loads(attributed("say it plainly"))
-        forms = {"score": json.dumps(one)}
-    text = next((text for part, text in forms.items() if part in shape), "Say form 7.")
-    if fields:
-        text = "\n\n".join(f"[[ ## {name} ## ]]\nform 7" for name in fields)
-    return await says(text)(request, body)
-
-
-@pytest.mark.slow
-def test_the_examples_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-    assert len(blocks) == 3 and sum(ADDRESS in block for block in blocks) == 1
-    server = Server()
-    server.default = answers
-    names: dict[str, Any] = {}
-    with served(server):
-        for block in blocks:
-            exec(block.replace(ADDRESS, server.spec), names)
-    assert capsys.readouterr().out.count("form 7") >= 2, "two answers were printed"
-    assert (tmp_path / "support.json").exists()

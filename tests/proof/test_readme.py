@@ -125,31 +125,6 @@ def test_data_of_one_s_own_come_to_a_verdict_as_printed(shell: Shell) -> None:
     assert re.search(r"^(Deploy|Do not deploy|Undecided): ", done.stdout, re.M)
 
 
-def test_feedback_comes_to_a_canary_as_printed(shell: Shell) -> None:
-    """With fewer users; the ports of the page may be taken on this machine."""
-    page = (ROOT / "docs" / "feedback.md").read_text("utf-8")
-    users = (ROOT / "examples" / "users.py").read_text("utf-8")
-    block = page.split("```console\n")[1].split("```")[0].replace("$ ", "")
-    with contextlib.ExitStack() as stack:
-        model, served = (
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)
-        )
-        ports = [str(free.getsockname()[1]) for free in (model, served)]
-    block = block.replace("8800", ports[0]).replace("--explore", f"--port {ports[1]} --explore")
-    block = re.sub(r"users.py \d+", "users.py 1", block)
-    (shell.folder / "examples").mkdir()
-    (shell.folder / "examples/users.py").write_text(users.replace("8080", ports[1]), "utf-8")
-    with contextlib.ExitStack() as servers:
-        for line in block.splitlines():
-            if line.startswith("LM="):
-                shell.environment["LM"] = line.removeprefix("LM=")
-            elif line.endswith(" &"):
-                assert "http://" in servers.enter_context(shell.serving(line[:-2]))
-            else:
-                printed = shell.run(line).stdout
-    assert "canary" in printed
-
-
 def archive(form: str, folder: Path) -> Path:
     """The package as a "wheel" or an "sdist"."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", form, "-d", str(folder)]
