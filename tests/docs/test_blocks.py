@@ -16,6 +16,8 @@ import pytest
 from aiohttp import web
 
 import promptcodebook as pco
+from promptcodebook.lm.spec import parse_spec
+from promptcodebook.models.providers.prices import listed_price
 from tests.build.blocks import DOCS, NOT_RUN, ROOT, Reader, blocks_of, outside, run_page
 from tests.build.cli import pco as typed
 from tests.build.cli import served
@@ -420,6 +422,14 @@ def test_a_new_block_that_is_not_run_is_named(tmp_path: Path, block: str, why: s
     page.write_text(f"# A page\n\n{block}\n", "utf-8")
     with pytest.raises(AssertionError, match=re.escape(why)):
         run_page(page, Reader(tmp_path))
+
+
+def test_a_budget_in_dollars_is_for_a_model_whose_price_is_known() -> None:
+    """The simulated model, which answers here, costs nothing."""
+    texts = [(ROOT / page).read_text("utf-8") for page in PAGES]
+    named = [re.findall(r"--lm (\S+) --budget \d+usd", text) for text in texts]
+    specs = [parse_spec(spec) for page in named for spec in page]
+    assert len(specs) >= 3 and all(map(listed_price, specs))
 
 
 def test_every_reason_for_not_running_a_command_is_needed() -> None:
