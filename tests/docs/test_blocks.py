@@ -156,9 +156,16 @@ def _audited(reader: Reader) -> None:
 
 def _served(stack: ExitStack, step: Step, variable: str, more: str = "") -> None:
     """A model behind an address, which the variable names."""
-    server = stack.enter_context(served(Server()))
-    server.default = step
+    server = Server()
+    server.default, server.extra_routes = step, [("/v1/embeddings", _embedded)]
+    stack.enter_context(served(server))
     stack.enter_context(pytest.MonkeyPatch.context()).setenv(variable, server.url + more)
+
+
+async def _embedded(request: web.Request) -> web.Response:
+    texts = (await request.json())["input"]
+    data = [{"index": n, "embedding": [len(text), 1]} for n, text in enumerate(texts)]
+    return web.json_response({"data": data})
 
 
 async def answers(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -172,6 +179,7 @@ async def answers(request: web.Request, body: dict[str, Any]) -> web.StreamRespo
         "rendering_errors": attributed("say it plainly"),
         '"score"': verdict(0.5),
         "feedback": json.dumps({"feedback": "look at forms"}),
+        "instincts": json.dumps({"instincts": [f"Name form {n}." for n in range(24)]}),
     }
     if all(part in shape for part in ("rendering_errors", '"score"')):
         one = json.loads(verdict(0.5)) | json.loads(attributed("say it plainly"))
@@ -187,9 +195,11 @@ def _at(variable: str) -> Prepare:
     return lambda folder, stack: _served(stack, answers, variable)
 
 
-def _dspy(folder: Path, stack: ExitStack) -> Mapping[str, str]:
+def _addressed(folder: Path, stack: ExitStack) -> Mapping[str, str]:
+    """Such a model in place of the page's: a client of its own asks it, or no simulated one may."""
     _served(stack, answers, "ADDRESS", "#my-model")
-    return {"http://localhost:8000/v1#my-model": os.environ["ADDRESS"]}
+    spec = os.environ["ADDRESS"]
+    return {"http://localhost:8000/v1#my-model": spec, "--lm smollm2": f"--lm {spec}"}
 
 
 async def _judge(request: Any, body: dict[str, Any]) -> Any:
@@ -241,7 +251,7 @@ def _users(reader: Reader) -> None:
     (reader.folder / "examples/users.py").write_text(reader.affordable(text), "utf-8")
 
 
-QUICK = {f"--preset default --seeds {n}": "--preset quick --seeds 1" for n in (1, 5, 10)}
+QUICK = {f"--preset default --seeds {n}": "--preset quick --seeds 1" for n in (10, 5, 1)}
 RESULT = Known(_benchmarks, {**QUICK, "--seeds 5": "--seeds 1", "DATA": "data"})
 KNOWN: dict[str, Known] = {
     "CONTRIBUTING.md": Known(_clone),
@@ -295,7 +305,7 @@ KNOWN: dict[str, Known] = {
     ),
     "docs/how-to/providers/gemini.md": Known(_at("GOOGLE_GEMINI_BASE_URL"), real=True),
     "docs/how-to/providers/openai.md": Known(_at("OPENAI_BASE_URL"), real=True),
-    "docs/integrations.md": Known(_dspy, real=True),
+    "docs/integrations.md": Known(_addressed, real=True),
     "docs/registry.md": Known(_deserving),
     "docs/verdict.md": Known(_judged, {"RUN": "judged"}, acts={"pco judge verdict": _label}),
     "examples/comments/README.md": _example("comments", {"22 test comments": "n = 22"}),
@@ -310,6 +320,8 @@ KNOWN: dict[str, Known] = {
         },
     ),
     **{page: RESULT for page in PAGES if page.startswith("docs/results/")},
+    "docs/results/real-roles.md": Known(_addressed, QUICK),
+    "docs/results/small-real-model.md": Known(_addressed, QUICK),
 }
 
 

@@ -239,7 +239,7 @@ def _goal(runs: Mapping[str, Runs]) -> list[Block]:
     for name, controls in goal["arms"].items():
         if name not in gains or RULES not in gains or any(c not in gains for c in controls):
             continue
-        share = gains[name].mean / gains[RULES].mean
+        share = gains[name].mean / (gains[RULES].mean or math.nan)
         idle = all(gains[c].low <= 0 for c in controls)
         met = gains[name].low > 0 and idle and share >= goal["share"]
         title = next(arm.title for arm in arms() if arm.name == name)
