@@ -13,7 +13,7 @@ from promptcodebook.deploy.online.canary_decision import ALLOWED, FULL, GUARD_AL
 from promptcodebook.deploy.online.sequences import (
     MEANS,
     ValueCounts,
-    compare_means,
+    contrast,
     difference,
     interval,
     log_capital,
@@ -127,7 +127,7 @@ def answered_mean(mean: float, factor: float) -> float:
 def test_the_factor_is_what_makes_equal_arms_differ(mean: float, of_a: float, of_b: float) -> None:
     """The more feedback there is, the less is it below the true factor, and it is never above."""
     factors = [
-        compare_means(
+        contrast(
             ValueCounts.share(n * answered_mean(mean, of_a), n),
             ValueCounts.share(n * answered_mean(mean, of_b), n),
         )[2]
@@ -146,10 +146,10 @@ arms = st.tuples(st.integers(0, 400), st.integers(0, 400)).map(
 def test_the_factor_is_1_where_the_gain_ends_at_0_and_grows_with_the_gain(
     a: ValueCounts, b: ValueCounts
 ) -> None:
-    low, _, factor = compare_means(a, b)
+    low, _, factor = contrast(a, b)
     assert (factor > 1, factor == 1) == (low > 0, low == 0)
-    assert compare_means(a + ValueCounts.share(40, 40), b)[2] >= factor - 1e-9
-    assert compare_means(a, b + ValueCounts.share(0, 40))[2] >= factor - 1e-9
+    assert contrast(a + ValueCounts.share(40, 40), b)[2] >= factor - 1e-9
+    assert contrast(a, b + ValueCounts.share(0, 40))[2] >= factor - 1e-9
 
 
 @given(

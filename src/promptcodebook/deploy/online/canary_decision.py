@@ -29,7 +29,7 @@ from typing import Literal
 from promptcodebook.deploy.online.sequences import (
     Ends,
     ValueCounts,
-    compare_means,
+    contrast,
     difference,
     rate_ratio,
 )
@@ -122,7 +122,7 @@ class Decision:
     """What to do and why; `low` and `high` bound the canary's gain in reward, and `harm` says by
     guard how much worse the canary is at least. `answered` is the share of requests with feedback
     in both arms. A gain with `low` above 0 is one unless content users of one version are `factor`
-    times as likely to answer (`compare_means`)."""
+    times as likely to answer (`contrast`)."""
 
     action: Action
     why: str
@@ -154,7 +154,7 @@ def decide(
             f"a margin of {margin:g} cannot be a difference of two rewards",
             hint="--margin 0.02, or --margin -0.02 for 'not worse than by 0.02'",
         )
-    low, high, factor = compare_means(canary, control, REWARD_ALPHA)
+    low, high, factor = contrast(canary, control, REWARD_ALPHA)
     harm = {name: difference(a, b, 2 * GUARD_ALPHA)[0] for name, (a, b) in guards.items()}
     harmed = [name for name, least in harm.items() if least > ALLOWED]
     rewards = canary.n, control.n

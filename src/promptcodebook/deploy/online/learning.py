@@ -14,7 +14,7 @@ must have been served their new route: the forecast alone flatters routes that w
 
 Few requests get feedback, and a gain may be one of who answers. Where explored requests clearly get
 it more or less often than the others, no gain is claimed. Else the claim says how unequally content
-users must answer until nothing is left of it (`sequences.compare_means`)."""
+users must answer until nothing is left of it (`sequences.contrast`)."""
 
 from __future__ import annotations
 

@@ -105,13 +105,11 @@ def interval(tally: ValueCounts, alpha: float = 0.05) -> Ends:
 
 def difference(a: ValueCounts, b: ValueCounts, alpha: float = 0.05) -> Ends:
     """Of mean a - mean b; each end errs in at most alpha / 2 of cases, at any number of looks."""
-    low, high, _ = compare_means(a, b, alpha)
+    low, high, _ = contrast(a, b, alpha)
     return low, high
 
 
-def compare_means(
-    a: ValueCounts, b: ValueCounts, alpha: float = 0.05
-) -> tuple[float, float, float]:
+def contrast(a: ValueCounts, b: ValueCounts, alpha: float = 0.05) -> tuple[float, float, float]:
     """The ends of `difference`, and a factor: the least odds of mean a, m / (1 - m), over those of
     mean b that it leaves. The factor is 1 where the lower end is 0, and above 1 where that is above
     0.
