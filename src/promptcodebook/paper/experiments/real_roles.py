@@ -197,10 +197,9 @@ def _line(arm: Arm, runs: Runs, rules: Runs) -> list[str]:
     kept, written = (sum(run["kept"][k] for run in runs) for k in range(2))
     return [
         arm.title,
-        f"{fmean(fmean(run['rewards']) for run in runs):.3f}",
-        what_learns.with_reach(what_learns.over_seeds(gains)),
+        _gain(runs),
         f"{fmean(gains) / of_rules:.2f}" if of_rules > 0 else "",
-        f"{kept} of {written}" if written else "none",
+        f"{kept}/{written}" if written else "none",
         f"{calls:,.0f}",
         f"{tokens:,.0f}",
         f"{seconds:,.0f}",
@@ -216,7 +215,7 @@ def _page(measured: shared.Results) -> Page:
     words = shared.lab_words(measured, None, "messages") | {"train": train, "test": test}
     head = shared.text("real-roles", "head", **words)
     blocks: list[Block] = []
-    columns = ["arm", "reward", "gain (95 %)", "of the rules' gain", "rewrites kept"]
+    columns = ["arm", "gain (95 %)", "of the rules' gain", "rewrites kept/made"]
     columns += ["calls", "tokens", "seconds", "runs"]
     for section in table["sections"]:
         mine = [arm for arm in listed if arm.name in section["arms"] and runs[arm.name]]
