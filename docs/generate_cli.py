@@ -21,10 +21,10 @@ _HEAD = """# Commands
 
 Written by `python docs/generate_cli.py` from each command's `--help`.
 
-Results go to stdout, progress and errors to stderr. `--json` gives results and errors as JSON.
-Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 done, 1 failed,
-2 usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command line >
-`PCO_*` variables > `pco.toml` > preset.
+Results go to stdout, progress and errors to stderr. `--json` prints results and errors as JSON.
+Pipes and files receive plain lines; `NO_COLOR` removes the colours. Exit codes: 0 done, 1 failed, 2
+usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command line > `PCO_*`
+variables > `pco.toml` > preset.
 
 `pco --install-completion` completes commands and options in bash, zsh, fish or PowerShell.
 `pco --show-completion` prints the script (`_PCO_COMPLETE=source_zsh pco` prints another shell's).
@@ -32,22 +32,23 @@ Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 d
 Variables:
 
 - `PCO_LM`, `PCO_LM_ROLE`: the model of all roles, or of one (`PCO_LM_CRITIC`)
-- `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET`: the options of those names
-- `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT`: the settings of those names
-- `PCO_API_KEY`, `OPENAI_API_KEY`: endpoint keys; put them nowhere else
+- `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET`: the options with those names
+- `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT`: the settings with those names
+- `PCO_API_KEY`, `OPENAI_API_KEY`: endpoint keys; put them nowhere but here
 - `PCO_RUNS`, `PCO_CACHE`, `PCO_REGISTRY`: where runs, the reply cache and the registry are kept
-- `PCO_SERVE_KEY`, `PCO_REQUESTS`: keys of `pco serve`'s callers; where it records requests
+- `PCO_SERVE_KEY`: keys that callers of `pco serve` may send
+- `PCO_REQUESTS`: where `pco serve` records requests
 - `HF_ENDPOINT`, `PCO_GITHUB_RAW`: mirrors for `pco data fetch`
 - `PCO_TRACEBACK`: 1 = show the traceback of an internal error
 """
 _SHARED = """## Shared options
 
-Every command takes `--help` and `--json`. Each names the options below that it shares; *training*
+Every command takes `--help` and `--json`. Each lists its shared options, explained here; *training*
 and *policy* stand for:
 
 {groups}
 
-A default is in brackets. `pco COMMAND --help` explains the *advanced* options.
+Defaults are in brackets. `pco COMMAND --help` explains the *advanced* options.
 
 """
 _GROUPS = {
@@ -115,7 +116,9 @@ def _entries(lines: list[str]) -> dict[str, str]:
             typed, _, text = line.strip().partition("  ")
             found[typed] = text.strip()
     # How wide the other options are decides where the help breaks a line, and no word of it.
-    texts = {typed: " ".join(text.split()) for typed, text in found.items()}
+    texts = {
+        typed: " ".join(text.replace("[required]", "").split()) for typed, text in found.items()
+    }
     return {typed: text for typed, text in texts.items() if (typed, text) not in _IN_HEAD}
 
 
@@ -140,7 +143,7 @@ def _listed(entries: dict[str, str]) -> list[str]:
             else typed
         )
         text = re.sub(r"^A run \(.*sha256:DIGITS\)\. Or ", "A `ref`, or ", text)
-        for pattern, short in ((r" *\[required\]", ""), (r"\[default: ", "["), (r" +", " ")):
+        for pattern, short in ((r"\[default: ", "["), (r" +", " ")):
             text = re.sub(pattern, short, text)
         lines.append(f"- `{name}`: {text}".rstrip(": "))
     return lines

@@ -13,11 +13,11 @@ from promptcodebook.config.loading import Key, describe, describe_group
 _HEAD = """# Settings
 
 Written by `python docs/generate_config.py` from the settings' docstrings. `pco config` prints the
-usual ones, `pco config --all` every one.
+usual settings, and `pco config --all` prints all.
 
 Set a key in `pco.toml`, where a group is a table, or on the command line (`--set key=value`). In
-Python it is an argument of `pco.optimize` or part of its `config`. Command line > `PCO_*`
-variables > `pco.toml` > preset.
+Python it is an argument of `pco.optimize` or part of its `config`. Precedence: command line >
+`PCO_*` variables > `pco.toml` > preset.
 
 ```toml
 size = 12
@@ -28,11 +28,11 @@ model = "openai/MODEL"
 
 "none" means that the key is not set; `--set key=none` removes a value (but "none" is a choice of
 `encoder.mode` and `explore.policy`). The error for an unknown key names the nearest known one. The
-defaults are those of the preset `default`; `--preset full` has those of the whole method, `--preset
-paper` the paper's. `config/presets.toml` says where they differ and why.
+defaults come from the preset `default`; `--preset full` sets the whole method, and `--preset paper`
+the paper's values. `config/presets.toml` says where they differ and why.
 
-Each line gives a key and its default. In parentheses are the paper's symbol, the accepted values
-and the unit, unless the text names them.
+Each line starts with a key and its default. Parentheses hold the paper's symbol, accepted values
+and unit, unless the description names them.
 
 ## Usual settings
 
@@ -115,7 +115,7 @@ _SHORT = {
     r" or none": "/none",
 }
 """How a kind is written here."""
-_EVIDENT = ("text", "integer", "true or false", "table", "list of texts", "list of numbers")
+_EVIDENT = ("string", "integer", "true or false", "table", "list of strings", "list of numbers")
 """Kinds that a default shows."""
 
 

@@ -16,11 +16,11 @@ _HEAD = """# Rewards
 Written by `python docs/generate_rewards.py`.
 
 In `pco.toml` write `reward = "exact"`, or with options
-`reward = { kind = "contains", ignore_case = false }`; in Python the same, or
-`pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)). Each gives 0 to
-1 and says in its feedback what was wrong. A reference that is a list, `["Paris", "City of Paris"]`,
-holds several right answers. Your own is `reward = "reward.py:reward"` ([write a
-reward](../how-to/write-a-reward.md)).
+`reward = { kind = "contains", ignore_case = false }`; in Python write the same, or
+`pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)). Each scores from
+0 to 1 and says in its feedback what was wrong. A reference that is a list,
+`["Paris", "City of Paris"]`, holds several right answers. For your own, write
+`reward = "reward.py:reward"` ([how](../how-to/write-a-reward.md)).
 """
 _SHAPES = {**rewards.READY, "judge": rewards.RubricJudge, "sum": rewards.WeightedSum}
 _EXAMPLES = {
@@ -40,16 +40,16 @@ _EXAMPLES = {
 }
 _OPTIONS = {
     "schema": {
-        "schema": "a JSON schema, or the path of its file (needed)",
+        "schema": "a JSON schema, or the path of its file (required)",
         "fenced": "allows one code fence around the JSON (`false`)",
     },
     "judge": {
-        "rubric": "what a good answer does, in words (needed)",
+        "rubric": "what a good answer does, in words (required)",
         "shots": "puts worked examples first, for a small model",
     },
     "sum": {
         "parts": "rewards, each with its options and a `weight` (1.0); "
-        '`{ function = "reward.py:reward" }` is one of your own (needed)'
+        '`{ function = "reward.py:reward" }` names your own (required)'
     },
 }
 
@@ -72,7 +72,7 @@ def _options(kind: str) -> Iterator[str]:
     for field in () if kind in _OPTIONS else dataclasses.fields(_SHAPES[kind]):
         needed = field.default is dataclasses.MISSING
         if needed or field.default is None:
-            yield f"- `{field.name}` ({'needed' if needed else 'default: the reference'})"
+            yield f"- `{field.name}` ({'required' if needed else 'default: the reference'})"
         else:
             yield f"- `{field.name}={_toml(field.default)}`"
 

@@ -63,7 +63,7 @@ BudgetOption = Annotated[
     str | None, typer.Option("--budget", help="Limit, e.g. 5usd, 2Mtok, 500calls.")
 ]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]
-Again = Annotated[bool, typer.Option("--again", help="Do not reuse the answers of a run.")]
+Again = Annotated[bool, typer.Option("--again", help="Do not reuse answers from a run.")]
 SamplesOption = Annotated[
     int | None,
     typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as in its run."),
@@ -84,7 +84,7 @@ PromptOption = Annotated[
 ]
 Question = Annotated[
     str,
-    typer.Option("--question", help="With --agent: its fixed question; each input replaces it."),
+    typer.Option("--question", help="With --agent: its built-in question; each input replaces it."),
 ]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
 Who = Annotated[str, typer.Option("--who", help="Name for the log; default: your login name.")]

@@ -55,12 +55,12 @@ _SHOWN = 10  # inputs in two splits that are listed; the rest is counted
 def init(
     folder: Path = typer.Argument(Path(), help="Folder to write to; created if missing."),
     file: Path | None = typer.Option(
-        None, "--from", help="Your data ('-' = stdin), to write a pco.toml for."
+        None, "--from", help="Data to write a pco.toml for; '-' reads stdin."
     ),
     input: str | None = typer.Option(None, help="With --from: the input column or template."),
     target: str | None = typer.Option(None, help="With --from: the reference column; '' = none."),
-    reward: str | None = typer.Option(None, help="With --from: e.g. contains, f1 or judge."),
-    form: str = typer.Option("auto", help="With --from: a published form, e.g. squad."),
+    reward: str | None = typer.Option(None, help="With --from: such as contains, f1 or judge."),
+    form: str = typer.Option("auto", help="With --from: a published format, e.g. squad."),
     header: bool | None = typer.Option(
         None, help="With --from: whether the first line names columns."
     ),
@@ -71,10 +71,10 @@ def init(
     yes: command.Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
+    """Write pco.toml, data.jsonl and reward.py: a working example to adapt.
 
     With --from FILE, it looks at your data, asks about anything unclear and writes a pco.toml. With
-    --agent too, that pco.toml trains your agent. No existing file is overwritten."""
+    --agent as well, that pco.toml trains your agent. No existing file is overwritten."""
     own = command.prompt_settings(agent, prompt, question)
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
@@ -139,7 +139,7 @@ def config(
 ) -> None:
     """List the settings of pco.toml and --set: key, default, accepted values and meaning.
 
-    Without a key, it lists those that `pco init` writes into pco.toml."""
+    Without a key, it lists the settings that `pco init` writes into pco.toml."""
     known = describe()
     keys = _select_keys(known, key) if key or every else usual_settings(known)
     if as_json:
@@ -214,11 +214,11 @@ def check(
     messages: str = typer.Option("", help="A column of chat messages."),
     id: str = typer.Option("", help="A column of ids."),
     split: str = typer.Option("", help="A column that names each row's split."),
-    form: str = typer.Option("auto", help="A published form, such as squad; '' = none."),
+    form: str = typer.Option("auto", help="A published format, such as squad; '' = none."),
     header: bool = typer.Option(True, help="Whether the first line names the columns."),
     as_json: Json = False,
 ) -> int:
-    """Show sizes, repeats and conflicting targets; exit 1 if an input is in two splits."""
+    """Show sizes, duplicates and conflicting targets; exit 1 if an input is in two splits."""
     named = {"target": target, "messages": messages, "id": id, "split": split}
     given: dict[str, Any] = {key: column or None for key, column in named.items()}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
@@ -319,7 +319,7 @@ def estimate(
     wanted: command.TrainOptions,
     as_json: Json = False,
 ) -> None:
-    """Low, expected and high figures from a dry run of the plan; no model is called.
+    """Estimate calls, tokens and cost (low, expected, high) by a dry run; no model is called.
 
     An unknown price is shown as unknown, not as 0."""
     settings, base = wanted.gather()

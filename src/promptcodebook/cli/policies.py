@@ -75,13 +75,13 @@ def evaluate(
 ) -> None:
     """Show the reward with its 95 % interval, failures, and the cost of a query.
 
-    Answers recorded during the policy's run are reused, so the same row, split and model give the
-    verdict's figure; --again asks the model again. Agents that call models themselves are always
-    run again. Decoding is greedy; --samples N takes the mean of N sampled runs per example (AIME's
-    published metric is the mean of five). A run trained with `samples` keeps its number. A run
-    keeps its settings unless you name a task or a pco.toml, and its models unless you name others.
-    --row evaluates another row of its verdict: one prompt for all (present, none, concat,
-    best_fixed, best_single), or the right instructions, where the task knows them (oracle).
+    Answers recorded during the policy's run are reused, so the same row, split and model reproduce
+    the verdict's figure; --again asks the model again. Agents that call models themselves are
+    always run again. Decoding is greedy; --samples N takes the mean of N sampled runs per example
+    (AIME's published metric is the mean of five). A run trained with `samples` keeps that number of
+    samples. A run keeps its settings unless you name a task or a pco.toml, and its models unless
+    you name others. --row evaluates another row of its verdict: one prompt for all (present, none,
+    concat, best_fixed, best_single), or the right instructions, where the task knows them (oracle).
     Save the output of --json to compare it later: pco compare A.json B.json"""
     sample, own = Sample(split, count, samples), command.own_prompt(prompt, ref)
     if own and ref and (command.toml_path(Path(ref)) or Path()).is_file() and Path(ref).is_dir():
@@ -192,7 +192,7 @@ def distill(
     ),
     fresh: int = typer.Option(0, min=0, help="Ask the encoder on this many training inputs."),
     margin: float = typer.Option(
-        0.02, min=0.0, help="Greatest loss that counts as none, as a share of the reward's range."
+        0.02, min=0.0, help="Greatest loss to accept, as a share of the reward's range."
     ),
     count: command.Count = None,
     as_json: Json = False,
@@ -239,7 +239,7 @@ def _distilled_text(made: Distillation, target: Path) -> str:
 
 
 _PROMISES = 3  # instincts that are shown with what they promise, beside the chosen ones
-_EXPLAINED = f"{command.REF_HELP} Or a request's id, from `pco serve`."
+_EXPLAINED = f"{command.REF_HELP} Or the id of a request to `pco serve`."
 
 
 @app.command()
@@ -250,17 +250,17 @@ def explain(
     text: str | None = typer.Argument(
         None,
         metavar="[INPUT]",
-        help="The input as text or as a JSON object of its columns, or an example's id in the run; "
-        "'-' reads stdin.",
+        help="The input as text or as a JSON object of its columns, or the id of "
+        "an example in the run; '-' reads stdin.",
     ),
     as_json: Json = False,
 ) -> None:
     """Show the route, the encoder's reasons, and the prompt, each piece with its source instinct.
 
-    What happened to a run's own example in training is in `pco view`. Each chosen instinct has its
-    measured reward. A learned router has scores, which rank instincts but are not rewards. An input
-    unlike all training inputs is marked. For a request that `pco serve` answered, it shows the
-    prompt that was used; no model is called."""
+    `pco view` shows what happened in training to an example from the run. Each chosen instinct is
+    shown with its measured reward. A learned router adds scores, which rank instincts but are not
+    rewards. An input unlike all training inputs is marked. For a request to `pco serve`, it shows
+    the prompt that was used; no model is called."""
     if text is None:
         command.require_unused(typed, "on a request that was served")
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
@@ -420,9 +420,10 @@ def prompt(
     """Print the prompt of a row of the verdict, and nothing else, on stdout.
 
     present is the prompt you had, concat joins all learned instincts, and best_fixed is the learned
-    prompt that did best for all inputs. best_single is the one instinct that did, and none is only
-    what precedes every prompt. Each is one text and needs no model. The learned policy, and the
-    untrained one that it started from, compose a prompt for each input, so give the input."""
+    prompt that did best for all inputs. best_single is the single instinct that did best for all
+    inputs, and none is just the text that precedes every prompt. Each is a fixed prompt and needs
+    no model. The learned policy, and the untrained one that it started from, compose a prompt for
+    each input, so give the input."""
     name, made = ref, _of_another_optimizer(ref, row)
     if made is None:
         if row not in _ROWS:

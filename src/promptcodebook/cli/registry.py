@@ -77,11 +77,11 @@ def effect(
 ) -> None:
     """Measure what an instinct adds to the reward, by leaving it out.
 
-    The inputs of a split that are routed to it are answered twice, all else equal: on their route,
-    and on their route without it. The difference is paired by input, with its 95 % interval; a
-    failed rollout is counted, and its pair left out. The maximum number of calls is printed first.
-    A run stores the replies and the result, so nothing is paid for twice, including what the run
-    itself asked. pco view, the report and pco registry show then have the result."""
+    Inputs of a split that are routed to it are answered twice: with it and without it, all else
+    equal. The difference is paired by input, with its 95 % interval; a failed rollout is counted,
+    and its pair is left out. The maximum number of calls is printed first. A run stores the replies
+    and the result, so nothing is paid for twice, not even a call that the run itself made. pco
+    view, the report and pco registry show then include the result."""
     subject = Subject.resolve(ref, typed.given("pco registry effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
@@ -122,8 +122,7 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Show every instinct with its reward, how often it was selected, and its rewrites.
 
     The reward is the mean over the test inputs that are routed to an instinct, with it and without
-    it (`pco registry effect`). For a rewritten text, it shows the author and the first
-    version."""
+    it (`pco registry effect`). For rewritten text, it shows the author and the first version."""
     reference = command.resolved(ref)
     file, best = reference.file, reference.best
     measured, rewrites = rewards_of(runs_dir(), ref, file), _rewrites(ref, file)
@@ -206,8 +205,8 @@ def log(
     ),
     as_json: Json = False,
 ) -> None:
-    """For a run, list every rewrite: kept, or refused and why, and the feedback that asked for it.
-    For the registry, list every move: who, when, from, to, why."""
+    """For a run, list every rewrite, whether it was kept or why not, and the feedback that led to
+    it. For the registry, list every move: who, when, from, to, why."""
     if ref is None or "@" in ref:
         show_moves = import_part(COMMAND_GROUP, "registry.log", "the registry", _EXTRA)
         show_moves(ref or "", as_json)
@@ -253,8 +252,8 @@ def diff(
     a: Annotated[str, typer.Argument(help="A run, a policy file, NAME@REF or sha256:DIGITS.")],
     b: str | None = typer.Argument(
         None,
-        help="What to compare it with. Without it: a run's first codebook and the one it kept, or "
-        "the previous version of NAME@REF and the current one.",
+        help="What to compare it with. Without it, a run's first codebook is compared with the one "
+        "it kept, or the previous version of NAME@REF with the current one.",
     ),
     as_json: Json = False,
 ) -> None:

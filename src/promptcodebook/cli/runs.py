@@ -107,15 +107,15 @@ def rm(
 @app.command()
 def report(
     ref: str = typer.Argument(
-        help="A run (its id or name, a path, 'last'); or a policy file or NAME@REF, to report the "
-        "run that it came from."
+        help="A run (its id or name, a path, 'last'); or a policy file or NAME@REF, to report on "
+        "the run that it came from."
     ),
     output: Path | None = typer.Option(None, "--output", "-o", help="Default: RUN/report.html."),
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Write the verdict, what was learned, where it helped and hurt, and curves into one file that
-    needs no network."""
+    """Write one file that needs no network: the verdict, what was learned, where it helped or hurt,
+    and curves."""
     from promptcodebook.report.page import write_report  # a list of runs does without templates
 
     path = run_behind(runs_dir(), ref)
@@ -257,7 +257,7 @@ def stats(as_json: Json = False) -> None:
 
 @cache.command()
 def clear(yes: Yes = False, as_json: Json = False) -> None:
-    """Delete every reply, including those of stopped evaluations. No run needs them."""
+    """Delete every reply, even from stopped evaluations. No run needs them."""
     path, unfinished, count = reply_cache_path(), unfinished_folder(), 0
     if path.exists() or unfinished.exists():
         command.confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)

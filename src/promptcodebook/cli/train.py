@@ -37,7 +37,7 @@ app = command.command_group()
 def train(
     wanted: command.TrainOptions,
     resume: str | None = typer.Option(None, help="Resume this run (or 'last')."),
-    name: str = typer.Option("", help="A name for the run, to use in place of its id."),
+    name: str = typer.Option("", help="A name for the run, to use instead of its id."),
     trust: command.Trust = False,
     edited: bool = typer.Option(
         False, "--edited", help="Resume even if the reward or agent was edited."

@@ -341,7 +341,7 @@ _MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
     "prices": ("MODEL", schema.Price),
 }
 _TYPES: Mapping[Any, str] = {
-    **{str: "text", int: "whole number", float: "number", bool: "true or false"},
+    **{str: "string", int: "whole number", float: "number", bool: "true or false"},
     **{dict: "table", type(None): "none"},
 }
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}

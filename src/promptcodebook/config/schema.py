@@ -105,7 +105,8 @@ class EncoderSettings(Group):
     mode: Literal["learned", "static", "none"] = "learned"
     """learned = θ is rewritten; static = θ stays unchanged; none = no encoder is called."""
     max_fallback: Unit = 0.2
-    """A rewritten θ is dropped if more of its first routes (at least two) fall back; 1 = never."""
+    """A rewritten θ is dropped if more than this share of its first routes, and at least two, fall
+    back; 1 = never."""
     fewer: bool = True
     """Whether E_θ may pick 1 to `select` instincts; false = exactly `select`, as in the paper."""
 
@@ -118,17 +119,16 @@ class RouterSettings(Group):
     features: Literal["words", "embeddings", "both"] = "words"
     """What tells inputs apart: words, the encoder model's embeddings (one call each), or both."""
     images: bool = False
-    """Whether inputs are embedded with their images; the model must embed images, as some on
-    vLLM do."""
+    """Whether inputs are embedded with their images; some models on vLLM can do so."""
     scale: float | None = Field(default=None, ge=0.0)
-    """Spread of the draws that training routes follow, in standard deviations of each instinct's
+    """How widely training draws scores for its routes, in standard deviations of each instinct's
     estimate; none = 1, or 0.2 without repeats."""
     floor: Unit = 0.05
     """Share of training routes that are drawn uniformly, so that every route has a known chance."""
     repeats: Literal["auto", "yes", "no"] = "auto"
     """Whether routes and solved inputs are repeated; auto = yes, unless the executor is greedy."""
     least: int = Field(default=0, ge=0)
-    """Fewest instincts in a route; `select` is the most. In between, each must promise a gain."""
+    """Fewest instincts in a route; `select` is the most. Each in between must promise a gain."""
 
 
 class CriticSettings(Group):
@@ -143,9 +143,9 @@ class CriticSettings(Group):
     skip_solved: bool = True
     """Skip the critic call for a full reward: its critique is empty by definition."""
     penalty_weight: float = Field(default=1.0, ge=0.0)
-    """Weight of the critic's penalty ρ; 0 = rewards alone count."""
+    """Weight of the critic's penalty ρ; 0 = only rewards matter."""
     safety: bool = True
-    """Whether a fixed clause gets harmful instincts penalised and rewritten, and a rule scan
+    """Whether a fixed clause has harmful instincts penalised and rewritten, and a scan by rules
     refuses harmful rewrites."""
 
 
@@ -164,22 +164,22 @@ class Update(Group):
     """Length of the training in epochs."""
     stop_when_flat: int | None = Field(default=None, ge=1)
     """Stop once this many batches solved no new training input and earned no more on average than
-    any equal number before them; none = never."""
+    any earlier stretch as long; none = never."""
     max_gradients: int = Field(default=8, ge=1)
     """The most gradients that go into one rewrite (a seeded choice)."""
     accept: str = "always"
     """Which rewrites are kept: always, improve (all or none), improve_each (each by its own
     effect), or an installed package's rule."""
     accept_on: Literal["batch", "others"] = "batch"
-    """Which examples judge rewrites, run without and with them: the batch, or as many others."""
+    """Which examples test rewrites, without and with them: the batch, or as many others."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
     """Batch examples that must share a complaint before θ or φ is rewritten; online, 1 will do."""
     text_updates: bool = True
-    """Whether texts are rewritten (Table 3)."""
+    """Whether instincts and directives are rewritten (Table 3)."""
     instinct_words: int = Field(default=25, ge=1)
-    """Length limit of one instinct in words; an initial instinct above it may stay unchanged."""
+    """Length limit of one instinct in words; a longer initial instinct may be kept unchanged."""
     directive_words: int = Field(default=300, ge=1)
     """Length limit of each of θ, φ and ψ, in words."""
 
@@ -188,8 +188,8 @@ class Validation(Group):
     """How the best state is found on the validation split, and when training stops early."""
 
     every: int = Field(default=10, ge=0)
-    """Batches (online: as many examples) between two validations of the state whose training
-    examples earned most; 0 = never."""
+    """Batches (online: examples) between two validations, each of the state whose training examples
+    earned most; 0 = never."""
     subset: int = Field(default=60, ge=1)
     """Validation examples in each validation, always the same ones."""
     finalists: int = Field(default=3, ge=1)
@@ -197,9 +197,9 @@ class Validation(Group):
     examples: int | None = Field(default=None, ge=1)
     """How many examples of the validation split to use, chosen by id; none = all."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many validations without improvement; none = 3/5 of those planned, 2 to 5."""
+    """Stop after this many validations without a gain; none = 3/5 of those planned, from 2 to 5."""
     target_score: float | None = None
-    """Stop early once validation reaches this, in the task's range of rewards."""
+    """Stop early once a validation reaches this reward, in the task's range."""
 
 
 class Init(Group):
@@ -207,14 +207,14 @@ class Init(Group):
 
     OWN: ClassVar = ("expert", "random", "from_prompt", "file")
     kind: str = "expert"
-    """expert (the task's seeds), random (a model's), from_prompt (your prompt, split up), file, or
-    a package's reader, such as gepa."""
+    """Where instincts come from: expert (the task's seeds), random (a model), from_prompt (your
+    prompt, split up), file, or a package's reader, such as gepa."""
     path: str = ""
     """For kind = "file": a policy with all it learned, or a JSON list; for a reader: its input."""
     instincts: tuple[str, ...] = ()
-    """Your own seeds for kind = "expert", in place of the task's."""
+    """Your own seeds for kind = "expert", instead of the task's."""
     frozen: tuple[int, ...] = ()
-    """Indices of instincts that are never rewritten, in the order of the given list."""
+    """Indices, in the initial list, of instincts that are never rewritten."""
     prompt: str = ""
     """Your current prompt, for kind = "from_prompt" and for the verdict's first row."""
     split: Literal["model", "sentences"] = "model"
@@ -249,13 +249,13 @@ class DataSettings(Group):
     messages: str = ""
     """A column that holds chat messages, or their JSON, in place of `input`."""
     id: str = ""
-    """A column that names each row; "" = rows are named by their content."""
+    """A column of row ids; "" = ids are made from the content."""
     split: str = ""
     """A column that names each row's split."""
     group: str | tuple[str, ...] = ""
-    """Columns that group dependent rows, such as a chat's id; a group stays in one split."""
+    """Columns that group dependent rows, such as a chat's id; a group is kept in one split."""
     slices: tuple[str, ...] = ()
-    """Columns for whose values the verdict is also shown, such as "language" or "channel"."""
+    """The verdict is also shown for each value of these columns, e.g. "language" or "channel"."""
     fractions: tuple[float, ...] = (0.5, 0.25, 0.25)
     """Shares of train, val and test if splits are drawn; they sum to 1."""
     stratify: bool = False
@@ -263,16 +263,16 @@ class DataSettings(Group):
     split_seed: int = 0
     """Seed for drawing splits, separate from the run's `seed`."""
     form: str = ""
-    """A published form of the rows, such as squad; it sets the column names that you leave out."""
+    """A published format, such as squad; it sets the column names that you leave out."""
     header: bool = True
-    """Whether the first line of a CSV file or a sheet names the columns."""
+    """Whether the first line of a CSV file or spreadsheet names the columns."""
 
 
 class VerdictSettings(Group):
     """Limits on what the verdict may recommend."""
 
     max_cost: str = ""
-    """The most that a query may cost: "3x" the current prompt's, "0.01usd", "2000tok"; "" = any."""
+    """Limit on a query's cost: "3x" (the current prompt's), "0.01usd", "2000tok"; "" = no limit."""
 
     no_worse_in: tuple[str, ...] = ()
     """Slices, or columns of `data.slices`, where the policy must not be clearly worse."""
@@ -292,7 +292,7 @@ class UserCode(Group):
     """How your own reward and agent are run."""
 
     threads: int = Field(default=32, ge=1)
-    """Calls at once to a function that is not async; 1 if it is not thread-safe."""
+    """Most calls at once to a function that is not async; set 1 if it is not thread-safe."""
     seconds: float = Field(default=600.0, gt=0.0)
     """Seconds that one call may take, not counting waits for models; then the rollout fails."""
     trial: bool = True
@@ -311,8 +311,8 @@ class Budget(Group):
     seconds: float | None = Field(default=None, ge=0.0)
     """Seconds of wall-clock time; none = no limit."""
     reserve_for_verdict: Unit | None = None
-    """Share of each limit that training leaves for choosing and judging; none = the least for a
-    verdict, and at most a fifth more."""
+    """Share of each limit that training leaves for choosing and judging; none = the minimum that a
+    verdict needs, plus at most a fifth."""
 
     @property
     def limits(self) -> Limits:
@@ -326,16 +326,17 @@ class Budget(Group):
 
 
 class Price(Group):
-    """A model's price by its spec or name, in US dollars per million tokens; it replaces ours."""
+    """A model's price in US dollars per million tokens, by its spec or name; it replaces our
+    price."""
 
     prompt: float = Field(ge=0.0)
-    """For prompt tokens."""
+    """Price of prompt tokens."""
     completion: float = Field(ge=0.0)
-    """For reply tokens."""
+    """Price of reply tokens."""
     cached: float | None = Field(default=None, ge=0.0)
-    """For prompt tokens that the server has cached; none = as `prompt`."""
+    """Price of prompt tokens that the server has cached; none = as `prompt`."""
     cache_write: float | None = Field(default=None, ge=0.0)
-    """For prompt tokens that the server writes to its cache; none = as `prompt`."""
+    """Price of prompt tokens that the server writes to its cache; none = as `prompt`."""
 
 
 _OURS = {
@@ -352,16 +353,16 @@ class RoleSettings(Group):
     model: ModelSpec | None = None
     """Spec of this role's model; none = the run's `lm`."""
     temperature: float | None = Field(default=None, ge=0.0)
-    """Sampling temperature; none = the server's own."""
+    """Sampling temperature; none = the server's default."""
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
-    """Nucleus sampling: the probability mass to draw from; none = the server's own."""
+    """Nucleus sampling: the probability mass to draw from; none = the server's default."""
     max_tokens: int | None = Field(default=2048, ge=1)
-    """Length limit of one reply in tokens; also what the budget reserves before a call."""
+    """Length limit of one reply in tokens, which the budget also reserves before a call."""
     extra: dict[str, JsonValue] = Field(default_factory=dict)
-    """Further request body fields, such as {top_k = 20}. For what may be a secret, name a variable:
-    {api_key = "$PCO_MY_KEY"}."""
+    """Further request body fields, such as {top_k = 20}. For a value that may be secret, name a
+    variable: {api_key = "$PCO_MY_KEY"}."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Further HTTP headers of this role. Except for harmless ones (User-Agent, X-Title), name a
+    """Further HTTP headers for this role. Except in harmless headers (User-Agent, X-Title), name a
     variable: {"api-key" = "$PCO_MY_KEY"}."""
 
     @field_validator("extra", mode="before")
@@ -425,7 +426,7 @@ class Config(Group):
 
     gone = {"instinct": {"kind": "text"}}
     preset: Preset = "full"
-    """Starting values of all other keys: ours, the whole method (full), or the paper's Table 6."""
+    """Starting values for all other keys: ours, the whole method (full), or the paper's Table 6."""
     task: str = ""
     """Name of a ready-made task; "" = your own `data` and `reward`."""
     data_dir: str = ""
@@ -436,7 +437,7 @@ class Config(Group):
     reward_name: str = ""
     """What the verdict calls your reward, such as "politeness"; "" = the reward's own name."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """The lowest and highest reward; one outside counts as failed."""
+    """The lowest and highest reward; a reward outside is a failure."""
     executor: str | dict[str, Any] = ""
     """Your own agent as "agent.py:run", or { command = "python agent.py", present = ... }; "" = the
     task's program, or one call to the executor."""
@@ -449,15 +450,15 @@ class Config(Group):
     select: int = Field(default_factory=lambda known: min(4, known.get("size", 4)), ge=1)
     """S, the number of instincts picked for an input; all, if the codebook has fewer than 4."""
     optimizer: str = "pco"
-    """Which optimizer learns: "pco", one of docs/baselines.md such as "gepa", or a plug-in."""
+    """The optimizer: "pco", one from docs/baselines.md such as "gepa", or a plug-in."""
     base_prompt: str = ""
-    """A text that comes word for word before every composed prompt and is never rewritten."""
+    """Text put unchanged before every composed prompt and never rewritten."""
     output_format: str = ""
-    """The form that answers must have, shown to the generator; "" = the task's own, if any."""
+    """The format that answers must have, shown to the generator; "" = the task's own, if any."""
     compose: Literal["generator", "verbatim"] = "generator"
-    """How instincts become a prompt: written by the generator G_φ, or put in unchanged."""
+    """How instincts become a prompt: the generator G_φ writes it, or they go in unchanged."""
     compose_per_stage: bool = False
-    """Whether each stage of a multi-stage program has its own prompt; else all stages share one."""
+    """Whether each stage of a multi-stage program has its own prompt; if not, all share one."""
     learn: tuple[Literal["prompt", "tools"], ...] = ("prompt",)
     """What is learned: instincts for the prompt, and for the tool descriptions of a `pco.Agent`."""
     templates: str = Field(default="default", min_length=1)
@@ -474,26 +475,26 @@ class Config(Group):
     verdict_examples: int | None = Field(default=None, ge=1)
     """How many test examples the verdict uses, the same for every row; none = all."""
     samples: int = Field(default=1, ge=1)
-    """Answers per example; acceptance, validation and verdict judge their mean. 1 = one greedy
+    """Answers per example; acceptance, validation and verdict use their mean. 1 = one greedy
     answer; use more if the executor's answers vary."""
     init: Init = Init()
     verdict: VerdictSettings = VerdictSettings()
     budget: Budget = Budget()
     user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)
-    """The most calls in flight at an endpoint; the limit adapts below it."""
+    """The most calls in flight at an endpoint; the actual limit adapts, but never exceeds this."""
     timeout: float = Field(default=120.0, gt=0.0)
     """Seconds that one call may take."""
     retries: int = Field(default=4, ge=0)
     """How often a call is retried after a temporary failure."""
     max_reply_mb: float = Field(default=8.0, gt=0.0, le=1000.0)
-    """Greatest size of an unpacked reply in MB; a larger one is a failed call."""
+    """Maximum size of an unpacked reply in MB; a larger reply is a failed call."""
     cache: bool = True
     """Whether replies are shared between runs on this machine."""
     telemetry: tuple[Literal["otel", "mlflow"], ...] = ()
-    """Where spans of calls, or a run's figures, are sent; empty = nowhere."""
+    """Where to send spans of calls (otel) or a run's figures (mlflow); empty = nowhere."""
     seed: int = 0
-    """Seed for every draw of the run: batches, exploration, sample seeds."""
+    """Seed for every random draw of the run: batches, exploration, sample seeds."""
 
     def model_of(self, role: Role) -> str:
         """The spec of the role's model; '' = none is set."""

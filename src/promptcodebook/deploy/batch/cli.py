@@ -41,11 +41,9 @@ class _Typed(command.Typed):
 def batch(
     ref: command.Ref,
     source: Path = typer.Argument(..., metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet."),
-    target: Path = typer.Argument(
-        ..., metavar="OUT", help="The same rows with answer, route and error."
-    ),
+    target: Path = typer.Argument(..., metavar="OUT", help="The file to write."),
     input_column: str = typer.Option(
-        "", "--input", help="IN's column to answer, or a template; default: as in training."
+        "", "--input", help="The column of IN to answer, or a template; default: as in training."
     ),
     prefix: str = typer.Option("", help="Prefix for the columns answer, route and error."),
     restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
@@ -54,13 +52,13 @@ def batch(
     typed: _Typed,
     as_json: command.Json = False,
 ) -> None:
-    """Answer every row of IN with a policy; OUT has the rows in the same order.
+    """Answer every row of IN with a policy, and write OUT in the same order.
 
-    OUT has the rows of IN with three more columns: answer; route, the instincts of its prompt; and
-    error. If a row fails, the others continue and the exit code is 1; --restart asks it again, and
-    the reply cache answers the others. OUT appears when it is complete. Until then, OUT.part holds
-    the results. After Ctrl-C, a kill, a full disk or a reached budget, the same command continues
-    and pays for no finished reply twice. A budget covers all sessions."""
+    OUT has the rows of IN with three more columns: answer, route (the instincts in the prompt) and
+    error. If a row fails, the others continue and the exit code is 1. --restart asks it again; the
+    other answers come from the reply cache. OUT.part holds the results until OUT is complete. After
+    Ctrl-C, a kill, a full disk or a reached budget, the same command continues and pays for no
+    finished reply twice. A budget covers all these sessions."""
     reference = command.resolved(ref, trust=typed.trust, use=True)
     typed.given("pco batch").require_objects(reference)
     if input_column:

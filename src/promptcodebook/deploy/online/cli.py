@@ -60,8 +60,8 @@ def feedback(
 ) -> None:
     """Add late feedback from a file, or erase what is stored about requests.
 
-    FILE has the columns request_id and reward, and may have feedback and key. A row that was
-    already added is not added twice."""
+    FILE has the columns request_id and reward, and may have feedback and key. No row is added
+    twice."""
     if words[0] == "erase":
         if wrong := [each for each in words[1:] if not is_request_id(each)]:
             raise ConfigError(f"{wrong[0]} is not a full request id", hint="req- and 24 digits")
@@ -120,12 +120,12 @@ def learn(
     who: command.Who = "",
     as_json: command.Json = False,
 ) -> None:
-    """Refit a served policy's router to its users' feedback; its texts stay.
+    """Refit a served policy's router to its users' feedback; nothing is rewritten.
 
-    It learns from the training of the policy's run and from logged requests with feedback. The last
-    third of the log measures the gain of the new routes. Served versions do not change.
-    `serve.key_share` limits what one key may teach. `--config` names the training data if the run
-    itself does not. Embeddings that the run did not keep come from its model, or from --lm."""
+    It learns from the policy's training and from logged requests with feedback. The last third of
+    the log measures the gain of the new routes. Served versions do not change. `serve.key_share`
+    limits what one key may teach. `--config` names the training data if the run itself does not.
+    Embeddings that the run did not keep come from its model, or from --lm."""
     if not (half := seconds_of(half_life)):
         raise ConfigError("--half-life 0 would forget everything", hint="write e.g. 14d")
     reference = command.resolved(ref, trust=trust, use=True)

@@ -74,7 +74,7 @@ def list_versions(as_json: Json = False) -> None:
 
 def freeze(
     ref: command.Ref,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The codebook, e.g. tickets.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The codebook's name, e.g. tickets.")],
     instinct: list[int] | None = typer.Option(
         None, help="Freeze this instinct (0..K-1); may be repeated."
     ),
@@ -104,18 +104,18 @@ def freeze(
 
 def promote(
     source: Annotated[
-        str, typer.Argument(metavar="REF", help="A version; a run or a file is frozen first.")
+        str, typer.Argument(metavar="REF", help="A version, or a run or file to freeze first.")
     ],
     ref: _MovingRef,
     why: _Why = "",
     override: str = typer.Option(
-        "", metavar="REASON", help="Move it without a passed audit; this is logged."
+        "", metavar="REASON", help="Move the ref without a passed audit; this is logged."
     ),
     without_judge: bool = typer.Option(
-        False, "--without-judge", help="Rely on the audit's rules alone; this is logged."
+        False, "--without-judge", help="Rely only on the audit's rules; this is logged."
     ),
     canary: str = typer.Option(
-        "", metavar="SHARE", help="Let this share of requests try it first, such as 10%."
+        "", metavar="SHARE", help="Try the version on this share of requests first, such as 10%."
     ),
     margin: float = typer.Option(
         0.0, min=-0.99, max=0.99, help="How much more reward it must earn than the current version."
@@ -127,12 +127,12 @@ def promote(
         "itself), a caller's key, or a header.",
     ),
     despite_verdict: bool = typer.Option(
-        False, "--despite-verdict", help="Move it although no verdict says to deploy it."
+        False, "--despite-verdict", help="Move the ref even if no verdict says to deploy."
     ),
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF to a version that passed `pco registry audit`; servers of the ref follow.
+    """Move NAME@REF to a version that passed `pco registry audit`; servers that use the ref follow.
 
     With `--canary`, the ref moves once feedback shows that the version is better. The canary ends
     if feedback or failures show harm. `rollback` ends it by hand.
@@ -193,7 +193,7 @@ def rollback(
 ) -> None:
     """Move NAME@REF back to its previous version; repeat it to go back further.
 
-    If a canary is under way and `--to` names no version, the canary ends and the ref stays.
+    If a canary is under way and `--to` names no version, the canary ends and the ref does not move.
     """
     with registering.open_registry(who=who) as registry:
         entry = registry.rollback(ref, to, why)
@@ -201,7 +201,7 @@ def rollback(
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by pco registry export.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File from pco registry export.")],
     who: Who = "",
     as_json: Json = False,
 ) -> None:
@@ -298,12 +298,12 @@ def audit(
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
+    """Scan every instinct, directive and prompt of a policy; exit 1 on a finding rated high.
 
     Rules look for orders against the user, operator or evaluator, personal data, secrets,
     addresses, and copies of training data. They also find hidden or look-alike letters, encoded
-    text, role markers and unreadable text. The judge is asked about hazards if it has a model;
-    without one no audit passes. The report lists what was left out. For a version in the registry,
+    text, role markers and unreadable text. If the judge has a model, it is asked about hazards;
+    without one, no audit passes. The report lists what was left out. For a version in the registry,
     the report goes into the log and decides whether `promote` accepts the version."""
     reference = command.resolved(ref, trust=typed.trust)
     training, why = _training(reference, typed)

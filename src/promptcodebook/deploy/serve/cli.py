@@ -48,12 +48,12 @@ def serve(
         None, help="A file of keys that callers may send, one per line; PCO_SERVE_KEY adds more."
     ),
     name: str | None = typer.Option(
-        None, help="Callers ask for the model pco/NAME; default: the REF's name."
+        None, help="Callers request the model pco/NAME; default: the REF's name."
     ),
     lm: command.ModelOption = None,
-    log_inputs: bool = typer.Option(False, help="Also keep the texts of requests and answers."),
+    log_inputs: bool = typer.Option(False, help="Also keep the text of requests and answers."),
     feedback: bool = typer.Option(
-        False, help="Accept feedback at /v1/feedback, and keep what it needs."
+        False, help="Accept feedback at /v1/feedback, and keep the data it needs."
     ),
     explore: float = typer.Option(
         0.0, min=0.0, max=1.0, help="Chance that a request gets a route to learn from; 0 = none."
@@ -63,12 +63,12 @@ def serve(
     trust: command.Trust = False,
     as_json: command.Json = False,
 ) -> None:
-    """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
+    """Serve a policy until Ctrl-C: each request goes to the model with a prompt composed for it.
 
-    The first line on stdout is the address to use as base_url; docs/serving.md lists the
-    endpoints. Promoted refs and replaced policy files take effect without a restart. On any
-    address other than loopback, callers need a key. Other settings come from the table [serve] of
-    pco.toml or --set serve.KEY=VALUE; `pco config serve` lists the keys.
+    The first line on stdout is the address to use as base_url; docs/serving.md lists the endpoints.
+    Promoted refs and replaced policy files take effect without a restart. On any address other than
+    loopback, callers need a key. Other settings come from the table [serve] of pco.toml or --set
+    serve.KEY=VALUE; `pco config serve` lists them.
 
     `pco serve status` shows each served ref's rewards, routes, canary and drift."""
     table = ServeSettings.of(command.gather_settings(config, {}, sets)[0])

@@ -27,27 +27,27 @@ class ServeSettings(OptimizerSettings):
     sticky: Annotated[str, Field(pattern=r"^(off|conversation|user|header:[A-Za-z0-9_-]+)$")] = (
         "off"
     )
-    """A conversation keeps its prompt. It is recognised by its first turn ("conversation"), the
-    body's "user", or a "header:NAME"."""
+    """Lets a conversation keep its prompt, recognised by its first turn ("conversation"), the
+    body's "user", or a header ("header:NAME")."""
     prompt_first: bool = False
     """Put the prompt before the caller's system message, not after it."""
     verbatim: bool = False
-    """Use instincts unchanged, without the generator: one call less."""
+    """Use instincts unchanged, without the generator, which saves a call."""
     route_timeout: _Seconds = 10.0
-    """Seconds for the encoder; then a fallback is used."""
+    """Seconds to wait for the encoder before a fallback is used."""
     compose_timeout: _Seconds = 10.0
-    """Seconds for the generator; then a fallback is used."""
+    """Seconds to wait for the generator before a fallback is used."""
     cache: _Count = 10_000
-    """Composed prompts that are kept in memory."""
+    """Number of composed prompts kept in memory."""
     concurrency: _Some = 256
-    """Concurrent requests; more get a 429."""
+    """Most concurrent requests; further ones get a 429."""
     daily_budget: str = ""
     """What each key may spend per UTC day, e.g. "1000calls+2Mtok+5usd"; a line of the key file may
-    name another after its key."""
+    set another limit after its key."""
     rate: Annotated[float, Field(ge=0)] = 0.0
-    """Requests per second for each key; 0 = any number."""
+    """Requests per second for each key; 0 = no limit."""
     max_body: _Seconds = 16.0
-    """Greatest size of a request's body, in MiB."""
+    """Maximum size of a request's body, in MiB."""
     records: _Count = 10_000
     """Requests kept for `pco explain REQUEST_ID`."""
     keep: str = "30d"
@@ -55,9 +55,9 @@ class ServeSettings(OptimizerSettings):
     never: tuple[_Count, ...] = ()
     """Indices of instincts that are never explored."""
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
-    """Greatest share that one key's feedback may have if no other key gives as much; 1 = no limit,
-    so one key may end a canary."""
+    """Maximum share of the feedback from one key, if no other key sends as much; 1 = no limit, so
+    one key may end a canary."""
     slices: tuple[str, ...] = ()
-    """Keys of a request's `metadata` for whose values feedback and drift are also shown."""
+    """Keys of a request's `metadata`; feedback and drift are also shown by their values."""
     window: str = "1d"
     """How far `pco serve status` looks back."""

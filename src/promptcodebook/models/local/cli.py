@@ -52,8 +52,8 @@ def serve(
     """Serve until Ctrl-C. The first line on stdout is the spec to use as --lm.
 
     A local model answers /v1/chat/completions, /v1/models, /v1/embeddings (if it can), /healthz
-    and /metrics. The simulated one is built from the data of the task or pco.toml; its counts are
-    at GET /stats."""
+    and /metrics. The simulated one is built from the data of the task or pco.toml; GET /stats
+    returns its counts."""
     from promptcodebook.deploy.http.admission import require_keys
     from promptcodebook.lm.spec import parse_spec
 

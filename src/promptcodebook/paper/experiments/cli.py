@@ -46,7 +46,7 @@ def reproduce(
 
     It measures the most important cells first. After Ctrl-C, the same command resumes; no cell is
     measured again and no reply is paid for twice. The page lists what is missing. Runs and replies
-    are in RUNS/bench. The model is the page's own unless --lm names another; PCO_LM is not read."""
+    are in RUNS/bench. The model is the page's own unless --lm names another; PCO_LM is ignored."""
     from promptcodebook.paper.experiments.experiment import ExperimentRequest
     from promptcodebook.paper.experiments.lab import Lab, open_lab
     from promptcodebook.paper.experiments.reproduce import (

@@ -32,12 +32,12 @@ class GepaSettings(OptimizerSettings):
     longer = "rollouts"
 
     rollouts: int | None = Field(default=None, ge=1)
-    """Rollouts after which it ends; none = as many as our training makes. Under a budget, ten times
-    that, so the budget ends it."""
+    """GEPA ends after this many rollouts; none = as many as our training makes; under a budget ten
+    times that, so the budget ends it."""
     minibatch: int = Field(default=3, ge=1)
     """Training examples in each reflection (as in the GEPA paper)."""
     merges: int = Field(default=5, ge=0)
-    """The most merges, for "gepa-merge" (as in the GEPA paper)."""
+    """Most merges, for "gepa-merge" (as in the GEPA paper)."""
 
 
 class GEPA:

@@ -34,9 +34,9 @@ class MiproSettings(OptimizerSettings):
     table = "mipro"
 
     auto: Literal["light", "medium", "heavy"] = "light"
-    """Its own preset for how much to try."""
+    """MIPROv2's own preset for how much it tries."""
     demos: int = Field(default=4, ge=0)
-    """The most examples of each kind, run and labelled, in a prompt; 0 = instructions alone."""
+    """Most bootstrapped examples in a prompt, and most labelled ones; 0 = only instructions."""
 
 
 class MIPROv2:

@@ -24,7 +24,7 @@ from promptcodebook.store.run import RunStore
 
 def demo(
     simulated: bool = typer.Option(
-        False, "--simulated", help="Take the tour on the simulated model instead."
+        False, "--simulated", help="Take the tour on the simulated model."
     ),
     plain: Plain = False,
     as_json: bool = typer.Option(False, "--json", help="Print the table as JSON."),
@@ -32,9 +32,9 @@ def demo(
     """Learn which instruction helps which message, on a small real model, in minutes.
 
     SmolLM2-135M runs in this process, offline. Seven ways of prompting it are judged on held-out
-    messages. A stopped demo resumes where it was. If the model is not installed, or with
-    --simulated, you get a tour on the simulated model. It shows that the machinery works, not that
-    the method beats another."""
+    messages. A stopped demo resumes where it stopped. If the model is not installed, or with
+    --simulated, you get a tour on the simulated model. That tour shows that the machinery works,
+    not that the method beats another."""
     if not simulated:
         from promptcodebook.cli.app import COMMAND_GROUP  # which looks for this file
 

@@ -290,8 +290,7 @@ class Judgement(ReplyShape):
 
 @dataclass(frozen=True, slots=True)
 class RubricJudge:
-    """A reward in [0, 1] by your rubric. With `shots`, worked examples come before the question,
-    for a small model. Raises LMError if no verdict came."""
+    """A model scores the answer in [0, 1] by your rubric. Raises LMError if no verdict came."""
 
     ask: Ask
     rubric: str

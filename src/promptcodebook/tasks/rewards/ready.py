@@ -23,7 +23,7 @@ from promptcodebook.types import Example, Score
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Equality, ignoring white space at both ends."""
+    """The answer must equal the reference, ignoring white space at both ends."""
 
     def __call__(self, example: Example, output: str) -> Score:
         return best_of(example, output, self._score, whole=True)
@@ -42,8 +42,8 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Normalised:
-    """Equality of the normalised texts; a reference that normalises to nothing is compared as it
-    is."""
+    """Like `exact`, after normalising both; a reference that normalises to nothing is compared
+    unchanged."""
 
     def __call__(self, example: Example, output: str) -> Score:
         return best_of(example, output, self._score, whole=True)
@@ -80,12 +80,12 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The answer must name exactly one label, the reference's: as whole words, by its own text or
-    by the letter or number beside it. Two named labels are wrong, and a negated one is not named.
+    """The answer must name exactly one label, the reference: as whole words, by the label itself or
+    by the letter or number next to it. A negated label does not count as named.
 
     `labels` lists all labels. If the input lists options ("A) ..."), those are labels. With
-    `several`, the reference is a list of labels, or a text with , ; or | between them. The score is
-    then the F1 of the named labels."""
+    `several`, the reference is a list of labels, or a string with , ; or | between them. The score
+    is then the F1 of the named labels."""
 
     labels: tuple[str, ...] = ()
     several: bool = False
@@ -194,7 +194,7 @@ def matches(pattern: str, flags: int, full: bool, text: str) -> bool:
 class Regex:
     """`pattern` must be found in the answer, or match the whole stripped answer (`full`).
 
-    `seconds` limits one match; an answer that reaches it counts as no match."""
+    `seconds` limits one match; an answer that takes longer does not match."""
 
     pattern: str
     full: bool = False
@@ -235,7 +235,8 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class ValidJson:
-    """Strict JSON (no NaN); `fenced` allows one code fence around it; `keys` must be present."""
+    """The answer must be strict JSON (no NaN). `fenced` allows one code fence around it; `keys`
+    must be present."""
 
     fenced: bool = False
     keys: tuple[str, ...] = ()
@@ -260,9 +261,9 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
-    """The share of fields that match the reference, which is also JSON. Numbers may be texts; case
-    and blanks of texts, and the order of plain lists, do not count. The feedback names what is
-    wrong; `fenced` allows one code fence."""
+    """The share of fields that match the reference, which is also JSON. Numbers may be strings;
+    case and blanks in strings, and the order of plain lists, are ignored. The feedback names what
+    is wrong; `fenced` allows one code fence."""
 
     fenced: bool = False
 
@@ -319,7 +320,8 @@ def _comparable(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """`schema` is checked when this is built (ConfigError); references are never fetched."""
+    """The answer must fit `schema`, which is checked when the reward is built (ConfigError);
+    references are never fetched."""
 
     schema: Mapping[str, object]
     fenced: bool = False

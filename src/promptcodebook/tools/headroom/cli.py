@@ -93,17 +93,18 @@ def headroom(
     wanted: command.TrainOptions,
     rollouts: int = typer.Option(300, min=1, help="Maximum number of answers."),
     prompts: Path | None = typer.Option(
-        None, help="A folder with a .txt or .md file for each prompt, in place of the instincts."
+        None, help="A folder with a .txt or .md file for each prompt, to use instead of instincts."
     ),
     split_name: command.SplitName = "train",
     as_json: command.Json = False,
 ) -> None:
-    """Measure what training could gain: nothing, one better prompt, or routing.
+    """Measure what training could gain on held-out inputs: from one better prompt, and from a
+    router.
 
-    Inputs are answered under each prompt: today's, and each instinct of the first codebook alone.
-    Two gains are measured on held-out inputs: of one better prompt, and of a router. --budget
-    limits all calls. Without it, --rollouts limits them if an answer takes a known number of calls.
-    If interrupted, rerun the command; finished calls are not repeated."""
+    Each input is answered with each prompt: the current one, and each instinct of the first
+    codebook on its own. --budget limits all calls. Without it, --rollouts limits them if an answer
+    takes a known number of calls. If interrupted, rerun the command; finished calls are not
+    repeated."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base))
     plan.task.require()

@@ -47,7 +47,7 @@ from promptcodebook.tools.judging.figures import ENOUGH, rectified
 from promptcodebook.types import Evaluation, Rollout
 
 judge = command.command_group(
-    "Measure how far a judge agrees with people; correct a verdict for its error."
+    "Measure how far a judge agrees with people; correct a verdict for the judge's error."
 )
 # The share of the inputs of a sheet that may lack a label: left out by choice, they would bias.
 _SPARE = 0.1
@@ -60,8 +60,8 @@ ScaleOption = Annotated[
 @judge.command("calibrate")
 def calibrate_judge(
     labels: LabelsPath,
-    reward: str = typer.Option("", metavar="KIND", help="A reward; default: that of pco.toml."),
-    rubric: str = typer.Option("", help="The judge's rubric; default: that in pco.toml."),
+    reward: str = typer.Option("", metavar="KIND", help="A reward; default: the one in pco.toml."),
+    rubric: str = typer.Option("", help="The judge's rubric; default: the one in pco.toml."),
     scale: ScaleOption = None,
     out: Path | None = typer.Option(None, help="Default: LABELS, ending in .judge.json."),
     config: command.ConfigOption = None,
@@ -154,11 +154,11 @@ def sheet(
 def verdict(
     run: RunRef, labels: LabelsPath, scale: ScaleOption = None, as_json: Json = False
 ) -> None:
-    """Recompute a run's verdict with the judge's error in its intervals, from labels of its test
-    answers.
+    """Recompute a run's verdict from labels of its test answers, with the judge's error in the
+    intervals.
 
-    The run keeps it, so that its report and `pco runs show` have it too. It does not count as a
-    look at the test split, as no answer is new."""
+    The run stores it, so its report and `pco runs show` include it. It does not count as a look at
+    the test split, because no answer is new."""
     with closing(RunStore.open(find_run(runs_dir(), run), write=True)) as store:
         header, state = store.header, store.outline()
         entries, first = _judged(store)

@@ -23,7 +23,7 @@ _SETTINGS = (
 
 def route(
     prompts: str = typer.Argument(
-        ..., help="GEPA's result or run folder, DSPy programs, or a folder of texts."
+        ..., help="GEPA's result or run folder, DSPy programs, or a folder of text files."
     ),
     config: command.ConfigOption = None,
     task: command.TaskName = None,
@@ -41,11 +41,11 @@ def route(
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
-    """Learn which of your prompts suits each input, and judge that on the test split.
+    """Learn which of your prompts suits each input, and judge the routing on the test split.
 
     No prompt is rewritten. The verdict compares the routed prompts with the best of them for all
-    inputs, and with the one that their maker would deploy, if known. Data, reward and models may
-    come from pco.toml, as for `pco train`, which also resumes the run."""
+    inputs, and with the one that their optimizer would deploy, if known. Data, reward and models
+    may come from pco.toml, as for `pco train`, which also resumes the run."""
     front = read_front(Path(prompts))
     made = [*_SETTINGS, f"init.path={json.dumps(str(Path(prompts).resolve()))}"]
     made += [f"size={len(front.prompts)}", f"update.epochs={rollouts // _BATCH}"]
