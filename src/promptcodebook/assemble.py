@@ -191,7 +191,7 @@ class Plan:
             if name not in there:
                 what = f"{key}: there is no column {name!r}{did_you_mean(name, there)}"
                 listed = ", ".join(sorted(there)) or "none"
-                raise ConfigError(what, hint=f"the columns to name there are: {listed}")
+                raise ConfigError(what, hint=f"name one of these columns: {listed}")
 
     def connect(self, supplies: StackResources | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
@@ -358,7 +358,7 @@ def require_own_data(config: Config, sources: Sources) -> None:
     for name in ("reward", "executor") if config.task else ():
         if getattr(sources, name) is not None:
             raise ConfigError(
-                f"{config.task} is a ready-made task with a {name} of its own",
+                f"{config.task} is a ready-made task with its own {name}",
                 hint=f"leave {name} out; or leave task out, and give its data: data=pco.load(...)",
             )
 
@@ -442,7 +442,7 @@ async def try_agent(plan: Plan) -> bool:
         await check(*plan.dataset.train[:2])
     if "tools" in plan.config.learn and not plan.tools:
         hint = 'pco.Agent trains tools that its requests name; or set learn = ["prompt"]'
-        raise ConfigError("learn: no request of the executor named a tool", hint=hint)
+        raise ConfigError("learn: none of the executor's requests named a tool", hint=hint)
     return check is not None
 
 

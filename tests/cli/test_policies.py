@@ -69,7 +69,7 @@ def test_a_sample_is_chosen_by_id_and_is_the_same_for_everyone(trained: Path) ->
     )
     assert three == again and len(three) == 3
     pco("eval", "last", "--split", "tset", cwd=trained).error(2, "did you mean 'test'")
-    pco("eval", "last", "--n", "0", cwd=trained).error(2, "n is 1 or more")
+    pco("eval", "last", "--n", "0", cwd=trained).error(2, "n must be 1 or more")
 
 
 def test_data_that_changed_since_the_run_are_named(trained: Path) -> None:

@@ -395,5 +395,5 @@ def test_a_stored_configuration_may_have_a_key_that_is_gone_and_did_nothing(
     place[key] = nothing
     assert load_config(stored) == load_config({})
     place[key] = other
-    with pytest.raises(ConfigError, match=f"{key}: this version no longer has it"):
+    with pytest.raises(ConfigError, match=f"{key}: this version no longer has that key"):
         load_config(stored)

@@ -231,7 +231,7 @@ SPLIT = {"kind": "from_prompt", "split": "sentences"}
 @pytest.mark.parametrize(("tree", "match", "hint"), [
     ({"size": 40, "init": {"kind": "expert"}}, FEW, "set init.kind = 'random'"),
     ({"size": 40, "init": {"kind": "file", "path": "x.json"}}, FEW, "set init.kind = 'random'"),
-    ({"init": {**SPLIT, "prompt": FIVE}}, r"^init\.prompt has 5 sentences, and", "set size = 5"),
+    ({"init": {**SPLIT, "prompt": FIVE}}, r"^init\.prompt has 5 sentences, but", "set size = 5"),
     ({"init": {**SPLIT, "prompt": "* * *"}}, r"^init\.prompt contains no", "set init.prompt"),
 ])  # fmt: skip
 async def test_a_first_codebook_that_cannot_be_had_is_an_error_before_anything_is_paid_for(

@@ -115,10 +115,10 @@ def test_worked_examples_are_turns_that_are_data():
 @pytest.mark.parametrize(
     ("source", "fault"),
     [
-        ("## user\n{text} {gradient}\n## assistant\nx", "the turns are user, assistant"),
-        ("## user\nx\n## user\n{text} {gradient}", "the turns are user, user"),
-        ("## assistant\nx\n## user\n{text} {gradient}", "the turns are assistant, user"),
-        ("## user\n{text} {gradient}\n## system\nx\n## user\ny", "the turns are user, system"),
+        ("## user\n{text} {gradient}\n## assistant\nx", "its turns are user, assistant"),
+        ("## user\nx\n## user\n{text} {gradient}", "its turns are user, user"),
+        ("## assistant\nx\n## user\n{text} {gradient}", "its turns are assistant, user"),
+        ("## user\n{text} {gradient}\n## system\nx\n## user\ny", "its turns are user, system"),
         (EXAMPLES.replace("{gradient}", "{grad}"), "x.md:8: unknown placeholder {grad}"),
         (EXAMPLES.replace("{gradient}", ""), "placeholder {gradient} is missing"),
     ],

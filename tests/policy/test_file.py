@@ -313,9 +313,9 @@ def test_a_ranking_comes_back_from_its_file_as_it_was(ranking: Ranking) -> None:
 
 @pytest.mark.parametrize(("edit", "fault"), [
     *table(__file__, "misfits"),
-    ({"rarity": "1.0 2.0"}, f"rarity has {BUCKETS} numbers, each row of weights {SIZE}"),
-    ({"weights": (*StoredRanking.of(BOTH).weights[:2], "1")}, "rarity has"),
-    ({"weights": StoredRanking.of(BOTH).weights[:2]}, "not as many numbers in bias"),
+    ({"rarity": "1.0 2.0"}, f"rarity must have {BUCKETS} numbers, and each row of weights {SIZE}"),
+    ({"weights": (*StoredRanking.of(BOTH).weights[:2], "1")}, "rarity must have"),
+    ({"weights": StoredRanking.of(BOTH).weights[:2]}, "bias must have a number"),
 ])  # fmt: skip
 def test_a_ranking_that_does_not_fit_together_is_refused(edit: dict[str, Any], fault: str) -> None:
     tree = {**StoredRanking.of(BOTH).model_dump(), **edit}

@@ -320,7 +320,7 @@ def test_a_reward_or_an_agent_that_a_task_would_replace_is_refused(tmp_path: Pat
     config = {**QUICK, "task": "constraints"}
     for given in ({"reward": reward}, {"executor": agent}):
         (name,) = given
-        message = f"constraints is a ready-made task with a {name} of its own"
+        message = f"constraints is a ready-made task with its own {name}"
         own = {"reward": "", **given}
         with pytest.raises(ConfigError, match=message):
             pco.optimize(None, lm="simulated", config=config, runs_dir=tmp_path, **own)  # type: ignore[arg-type]
@@ -328,6 +328,6 @@ def test_a_reward_or_an_agent_that_a_task_would_replace_is_refused(tmp_path: Pat
         with pytest.raises(ConfigError, match=message):
             pco.estimate(None, lm="simulated", config=config, **own)  # type: ignore[arg-type]
     run = pco.optimize(None, "", "simulated", config=config, runs_dir=tmp_path, budget="60calls")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="with a reward of its own"):
+    with pytest.raises(ConfigError, match="with its own reward"):
         pco.evaluate(run, reward=reward, runs_dir=tmp_path)
     assert pco.evaluate(run, n=2).score.n == 2

@@ -209,7 +209,7 @@ async def test_a_damaged_reply_is_asked_for_again_and_replaced(
         db.execute("UPDATE journal SET reply = x'00'")
     with closing(RunStore.open(run.path, write=True)) as again:
         log = again.journal.replies()
-        assert log.get(key) is None and "asked for again" in caplog.text
+        assert log.get(key) is None and "requested again" in caplog.text
         await log.put(key, request, Reply("second"))
         kept = log.get(key)
         assert kept is not None and kept.text == "second"

@@ -105,7 +105,7 @@ def test_a_file_that_a_process_is_still_making_is_waited_for_but_not_for_ever(
     maker.execute("BEGIN IMMEDIATE")  # before the file keeps a log: SQLite itself would not wait
     with monkeypatch.context() as patched:
         patched.setattr("promptcodebook.base.sqlite._BUSY_S", 0.1)
-        with pytest.raises(StoreError, match="stayed locked by another process"):
+        with pytest.raises(StoreError, match="was locked by another process"):
             connect(path, LAYOUT, write=True)
     soon = threading.Timer(0.2, lambda: maker.execute("COMMIT"))
     soon.start()

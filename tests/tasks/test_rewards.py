@@ -389,6 +389,6 @@ def test_where_an_answer_is_missing_it_is_said_of_which_example() -> None:
     for missing in (None, Output(None)):  # type: ignore[arg-type]
         with pytest.raises(RewardError, match=r"no answer \(None\) for example e7") as caught:
             made(example, missing)
-        assert repr(made) in str(caught.value) and "score it 0.0" in caught.value.hint
-    with pytest.raises(RewardError, match="str in place of an example"):
+        assert repr(made) in str(caught.value) and "return 0.0" in caught.value.hint
+    with pytest.raises(RewardError, match="str instead of an example"):
         made("How many?", "3")

@@ -83,7 +83,7 @@ def test_what_is_missing_is_named(name: str, folder: Path) -> None:
     (folder / "val.jsonl").unlink()
     with pytest.raises(TaskError, match=r"needs .*val\.jsonl, which is missing"):
         load_task(name, folder)
-    with pytest.raises(TaskError, match=r"no train\.jsonl in") as caught:
+    with pytest.raises(TaskError, match=r"^neither .*train\.jsonl") as caught:
         load_task(name, folder.parent.parent)
     assert "--data" in caught.value.hint
 

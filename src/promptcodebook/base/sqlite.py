@@ -93,7 +93,7 @@ def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
             raise StoreError(
                 f"the last writes to the {layout.what} {path} are in {log.name}, and reading them "
                 "needs a writable folder",
-                hint=f"copy {path.parent} to such a folder",
+                hint=f"copy {path.parent} to a writable folder",
             )
         # A read-only folder: WAL needs its side files there, unless no process changes the file.
         return _open(f"file:{quote(str(path))}?mode=ro&immutable=1", path, layout, False)
@@ -139,7 +139,7 @@ def restrain(db: sqlite3.Connection) -> None:
     _limit_time(db, _MOST_S)
     odd = db.execute(_ODD).fetchone()
     if odd is not None:
-        raise sqlite3.DatabaseError(f"{str(odd[0])[:40]!r} in it is not a plain table")
+        raise sqlite3.DatabaseError(f"it contains {str(odd[0])[:40]!r}, which is not a plain table")
 
 
 def _limit_time(db: sqlite3.Connection, seconds: float) -> None:
@@ -432,7 +432,7 @@ def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = ""
         return DiskFull(message, hint=full_hint or free)
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
         return StoreError(
-            f"the {what} {path} stayed locked by another process for {_BUSY_S:.0f} s",
+            f"the {what} {path} was locked by another process for {_BUSY_S:.0f} s",
             hint="wait for the other process to end, then run the command again",
         )
     slow = "reading it took longer than any file of ours does"
@@ -501,7 +501,7 @@ def unpack(blob: bytes) -> Any:
         return json.loads(data.decode("utf-8", "surrogatepass"))
     except (zstandard.ZstdError, ValueError, TypeError, RecursionError) as error:
         message = f"a stored value is damaged: {error}"
-        raise StoreError(message, hint="put a copy of the file in its place") from error
+        raise StoreError(message, hint="restore the file from a backup") from error
 
 
 def _has_too_many_parts(data: bytes) -> bool:

@@ -267,7 +267,7 @@ def prompt_settings(
         made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
         return made(agent, prompts or (), question)
     if prompts and len(prompts) > 1:
-        raise ConfigError("--prompt is given twice", hint="one FILE or TEXT; several with --agent")
+        raise ConfigError("--prompt is given twice", hint="only --agent takes several")
     return {"init": {"prompt": read_prompt(prompts[0])}} if prompts else {}
 
 

@@ -262,7 +262,7 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
         known, at = list(model.model_fields), "on" if where == TYPED else "in"
         return ConfigError(
             f"unknown key {key!r} {at} {where}{did_you_mean(str(first['loc'][-1]), known)}",
-            hint=f"known here: {', '.join(sorted(known))}",
+            hint=f"known keys: {', '.join(sorted(known))}",
         )
     fault = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     fault = fault.replace("a valid integer", "a whole number").replace("a valid tuple", "a list")

@@ -52,7 +52,7 @@ class Group(BaseModel):
         tree = {**cast("dict[str, Any]", given)}
         for name, nothing in cls.gone.items():
             if tree.pop(name, nothing) != nothing:
-                raise ValueError(f"{name}: this version no longer has it")
+                raise ValueError(f"{name}: this version no longer has that key")
         for name in [name for name, value in tree.items() if value == "none"]:
             known = cls.model_fields.get(name)
             wanted = get_args(known.annotation) if known is not None else ()
@@ -207,8 +207,8 @@ class Init(Group):
 
     OWN: ClassVar = ("expert", "random", "from_prompt", "file")
     kind: str = "expert"
-    """Where instincts come from: expert (the task's seeds), random (a model), from_prompt (your
-    prompt, split up), file, or a package's reader, such as gepa."""
+    """Source of instincts: expert (the task's seeds), random (a model), from_prompt (your prompt),
+    file, or a package's reader, such as gepa."""
     path: str = ""
     """For kind = "file": a policy with all it learned, or a JSON list; for a reader: its input."""
     instincts: tuple[str, ...] = ()
@@ -543,13 +543,13 @@ class Config(Group):
             )
         low, high = self.reward_range
         if not -math.inf < low < high < math.inf:
-            raise ValueError(f"reward_range must rise from one number to another: {low}..{high}")
+            raise ValueError(f"reward_range must go from a lower to a higher number: {low}..{high}")
         for role, settings in self.roles.items():
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
             if role != "executor" and settings.extra.get("response_format", "none") != "none":
-                raise ValueError(f"the run decides the form of a reply of role {role}")
+                raise ValueError(f"the run decides the format of replies of role {role}")
         outside = [k for k in self.init.frozen if not 0 <= k < self.size]
         if outside:
-            raise ValueError(f"init.frozen names {outside}, outside 0..{self.size - 1}")
+            raise ValueError(f"init.frozen names {outside}, but instincts are 0..{self.size - 1}")
         return self

@@ -233,7 +233,7 @@ def _lettered(
     fitting = {tuple(found[reading]): reading for reading in _READINGS if not faults[reading]}
     if not fitting:
         what = f"{min(faults.values(), key=len)[0]} is not a choice by its letter, text or number"
-        raise DataError(what, hint="correct it, or read the rows as they are: --form ''")
+        raise DataError(what, hint="correct it, or read the rows unchanged: --form ''")
     if len(fitting) > 1:
         what = f"the answers can be read as {' and as '.join(fitting.values())}"
         raise row_fault(rows[0].where, what, "write the letter of the right choice instead")

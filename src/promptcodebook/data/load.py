@@ -123,7 +123,7 @@ def load(
         if parted := next((e for e in examples if homes.get(e.group, split) != split), None):
             where = parted.where or parted.id
             what = f"{name}: the group of {where} ({split}) is also in {homes[parted.group]}"
-            raise DataError(what, hint="give a group's rows one split, or let pco draw the splits")
+            raise DataError(what, hint="put each group in one split, or let pco draw the splits")
     return dataset
 
 
@@ -280,7 +280,7 @@ def _read_folder(path: Path, header: bool | None) -> files.Tables:
 def _one(tables: files.Tables, where: str) -> tabular.Table:
     if isinstance(tables, tabular.Table):
         return tables
-    raise DataError(f"{where} holds several splits itself", hint="name only that file")
+    raise DataError(f"{where} already holds several splits", hint="name only that file")
 
 
 def _read_splits(source: Mapping[object, object], header: bool | None) -> dict[str, tabular.Table]:

@@ -313,5 +313,5 @@ def parse_input_template(text: str) -> InputTemplate:
             literal += match[0][0]
         else:
             what = f"lone {match[0]!r} at character {match.start() + 1} of the template {text!r}"
-            raise DataError(what, hint="write columns as {name}, and {{ or }} for a brace itself")
+            raise DataError(what, hint="write columns as {name}, and {{ or }} for a literal brace")
     return InputTemplate((*literals, literal + text[at:]), tuple(columns), frozenset(optional))

@@ -51,7 +51,7 @@ class ReplyCache:
         try:
             return None if row is None else unpack_reply(row[0])
         except StoreError as error:
-            _log.warning("a reply in the cache is asked for again: %s", error)
+            _log.warning("a cached reply is requested again: %s", error)
             self._damaged.add(key)
             return None
 
@@ -86,7 +86,7 @@ class ReplyCache:
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:  # another process is using it: the rows are gone anyway
-            _log.info("the emptied cache keeps its size for now: %s", error)
+            _log.info("the cache is empty, but its file has not shrunk yet: %s", error)
         finally:
             db.close()
         return count
@@ -191,7 +191,7 @@ def unpack_reply(blob: bytes) -> Reply:
         text, finish, usage, dropped, estimated, *further = sqlite.unpack(blob)
         vector, calls = (*further, (), ())[:2]
         if finish not in get_args(Ending):  # earlier versions kept what a server had broken off
-            raise ValueError(f"its server broke it off ({finish})")
+            raise ValueError(f"its server cut it off ({finish})")
         reply = Reply(text, finish, Usage(*usage), tuple(dropped), estimated)
         return replace(reply, vector=tuple(map(float, vector)), tool_calls=tuple(calls))
     except (TypeError, ValueError) as error:

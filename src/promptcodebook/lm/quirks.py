@@ -412,7 +412,7 @@ class KnownForms:
         """Takes note of a form that was accepted."""
         if search.quirks is not self.quirks and search.first:
             self.quirks = search.quirks
-            _log.info("requests have another form from now on: %s", search.quirks)
+            _log.info("requests take another form from now on: %s", search.quirks)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -217,8 +217,8 @@ def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> 
         raise ConfigError("init.prompt contains no sentence", hint="set init.prompt to your prompt")
     if len(found) > config.size:
         raise ConfigError(
-            f"init.prompt has {len(found)} sentences, and the codebook {config.size} instincts",
-            hint=f"set size = {len(found)}, or init.split = 'model' to have a model sum it up",
+            f"init.prompt has {len(found)} sentences, but the codebook has {config.size} instincts",
+            hint=f"set size = {len(found)}, or init.split = 'model' to let a model condense it",
         )
     return [Instinct(sentence) for sentence in found]
 

@@ -104,7 +104,7 @@ def check_template(name: str, source: str, where: str) -> None:
     wanted = ["user", "assistant"] * len(chat)
     if chat != wanted[: len(chat)] or chat[-1] != "user":
         hint = "## system, then examples as ## user and ## assistant, then ## user"
-        raise ConfigError(f"{where}: the turns are {', '.join(roles)}", hint=hint)
+        raise ConfigError(f"{where}: its turns are {', '.join(roles)}", hint=hint)
     # Examples are data; their lines stay, for the numbers of those below them.
     first, last, filled = int(roles[0] == "system"), len(roles) - 1, list[str]()
     for at, (role, body) in enumerate(zip(roles, turns[1::2], strict=True)):
@@ -336,7 +336,7 @@ def _parse_manifest(tree: Mapping[str, Any], where: str) -> _Manifest:
             tables = {1: ("based_on", *_Manifest.model_fields), 2: ("rate", "line", "untried")}
             known = tables[len(first["loc"])]
             what = f"{where}: unknown key {key!r}{did_you_mean(key.rpartition('.')[2], known)}"
-            hint = f"known here: {', '.join(known)}"
+            hint = f"known keys: {', '.join(known)}"
         raise ConfigError(what, hint=hint) from None
     check_lines(manifest.codebook, f"{where}: codebook")
     return manifest

@@ -87,11 +87,11 @@ class StoredRanking(_Stored):
         ranking = self.ranking
         size = BUCKETS + len(ranking.center)
         if len(ranking.rarity) != BUCKETS or {len(r) for r in ranking.weights} != {size}:
-            raise ValueError(f"rarity has {BUCKETS} numbers, each row of weights {size}")
+            raise ValueError(f"rarity must have {BUCKETS} numbers, and each row of weights {size}")
         if len(ranking.center) != len(ranking.spread):
-            raise ValueError("there are not as many numbers in center as in spread")
+            raise ValueError("center and spread must have equally many numbers")
         if len(ranking.bias) != len(ranking.weights):
-            raise ValueError("there are not as many numbers in bias as rows of weights")
+            raise ValueError("bias must have a number for each row of weights")
         return self
 
     @classmethod
@@ -206,7 +206,7 @@ class PolicyFile(_Stored):
             size = len(self.codebook)
             raise ValueError(f"select (S = {self.select}) is larger than the codebook (K = {size})")
         if self.router is not None and len(self.router.weights) != len(self.codebook) + 1:
-            raise ValueError("router: it must have a row of weights more than there are instincts")
+            raise ValueError("router: weights must have one row more than there are instincts")
         return self
 
     @classmethod

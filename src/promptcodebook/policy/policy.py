@@ -368,8 +368,8 @@ def load_policy(
     given = policy.program.rpartition(".")[2] if of_a_file else policy.program
     if executor is not None and file.program and function != given:
         warnings.warn(
-            f"the policy was judged with the program {file.program!r}, and {policy.program!r} was "
-            "given: its answers may be better or worse",
+            f"the policy was judged with the program {file.program!r} and now runs with "
+            f"{policy.program!r}: its answers may be better or worse",
             stacklevel=2,
         )
     return policy

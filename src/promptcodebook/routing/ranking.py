@@ -134,7 +134,7 @@ class Vocabulary:
         if len(vector) != len(self.center):
             trained = f"the router was trained on embeddings of {len(self.center)} numbers"
             hint = "name the model that made them in roles.encoder.model"
-            raise PolicyError(f"{trained}, and this model makes {len(vector)}", hint=hint)
+            raise PolicyError(f"{trained}, but this model returns {len(vector)}", hint=hint)
         share = math.sqrt(self.words)
         own = {bucket: share * value for bucket, value in found.items()}
         rows = zip(vector, self.center, self.spread, strict=True)

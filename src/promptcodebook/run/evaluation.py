@@ -65,9 +65,9 @@ class Sample:
         """Raises DataError, ConfigError for a count below 1, MissingExtra and TaskError."""
         assembled.task.require()
         if self.runs is not None and self.runs < 1:
-            raise ConfigError(f"cannot sample {self.runs} runs", hint="samples is 1 or more")
+            raise ConfigError(f"cannot sample {self.runs} runs", hint="samples must be 1 or more")
         if self.count is not None and self.count < 1:
-            raise ConfigError(f"cannot evaluate {self.count} examples", hint="n is 1 or more")
+            raise ConfigError(f"cannot evaluate {self.count} examples", hint="n must be 1 or more")
         examples = assembled.dataset.split(self.split)
         if self.ids is not None:
             return tuple(e for e in examples if e.id in self.ids)
@@ -349,7 +349,7 @@ class Evaluating:
             raise ConfigError(message, hint=f"the rows are {', '.join(ROWS)}")
         if prompt and row != LEARNED:
             what = f"{verb}: a row belongs to a policy's verdict, and a prompt has none"
-            raise ConfigError(what, hint="leave the row out, or the prompt")
+            raise ConfigError(what, hint="leave out the row or the prompt")
         subject = Subject.resolve(policy, given)
         examples = sample.examples(subject.assembled)
         if prompt:
@@ -437,7 +437,7 @@ def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
         )
     if a.scored_by and b.scored_by and a.scored_by != b.scored_by:
         message = f"the two were not scored by the same reward: {a.scored_by} and {b.scored_by}"
-        raise DataError(message, hint="evaluate both under one reward")
+        raise DataError(message, hint="evaluate both with the same reward")
 
 
 @dataclass(frozen=True)

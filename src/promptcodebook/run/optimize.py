@@ -456,7 +456,7 @@ def load_run(
         assert header is not None, "a run has one"
         if header.settings.get("lm") == OWN_LM and not spec:
             raise errors.ConfigError(
-                f"the run {header.id} was made with an LM object, which is not here",
+                f"the run {header.id} was made with an LM object, which is missing here",
                 hint=f"pco.load_run({header.id!r}, lm=...), with the object or a model's spec",
             )
         require_trust(header, typed, trusted=reference.trusted, ref=reference.ref)

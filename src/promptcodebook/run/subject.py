@@ -199,7 +199,7 @@ class EvaluationOptions:
         )
         require_effect(config, self.overrides)
         if config.lm == OWN_LM and self.sources.lm is None:
-            message = f"the run {reference.name} was made with an LM object, which is not here"
+            message = f"the run {reference.name} was made with an LM object, which is missing here"
             raise ConfigError(message, hint="pass --lm (lm= in Python) with a model's spec")
         return config, base
 
@@ -220,7 +220,7 @@ class EvaluationOptions:
             files = f" (files below {reference.base})" if "--set" in again else ""
             raise ConfigError(
                 f"the run {reference.name} was made in Python and took {', '.join(missing)} as "
-                "objects, which are not here",
+                "objects, which are missing here",
                 hint=f"give them again{files}: {self.verb} {again}",
             )
 

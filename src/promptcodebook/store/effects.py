@@ -252,7 +252,7 @@ def read_effects(run: Path) -> list[Effect]:
             return [_adapter().validate_python(unpack(blob)) for (blob,) in rows]
     except ValidationError as error:
         raise StoreError(
-            f"a stored effect in {path} cannot be read: {error}",
+            f"cannot read a stored effect in {path}: {error}",
             hint=f"move {path.parent} out of the way: its contents are measured again",
         ) from error
 

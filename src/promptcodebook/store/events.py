@@ -255,9 +255,7 @@ def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # before it is validated
         what = f"in its shape ({type(error).__name__})"
     message = f"a stored event is damaged {what}"
-    raise StoreError(
-        message, hint="put a copy of the run's folder in its place, or start a new run"
-    )
+    raise StoreError(message, hint="restore the run's folder from a backup, or start a new run")
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class Header:
         except (AttributeError, TypeError, ValueError, RecursionError):  # ValidationError is one
             raise StoreError(
                 "the run's header is damaged",
-                hint="put a copy of the run's folder in its place, or start a new run",
+                hint="restore the run's folder from a backup, or start a new run",
             ) from None
 
 

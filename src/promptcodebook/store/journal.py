@@ -67,7 +67,7 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
     for each in (each for _, *sums in rows for each in sums if each is not None):
         if not (isinstance(each, int | float) and math.isfinite(each)):
             message = f"a sum in the table {table} is not a number"
-            raise StoreError(message, hint="put a copy in the file's place")
+            raise StoreError(message, hint="restore the file from a backup")
     return {cast(Role, role): Usage(*sums) for role, *sums in rows}
 
 
@@ -85,7 +85,7 @@ class RunReplies:
             row = self._reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
             return None if row is None else unpack_reply(row[0])
         except StoreError as error:
-            _log.warning("a reply in the run's journal is asked for again: %s", error)
+            _log.warning("a reply in the run's journal is requested again: %s", error)
             self._damaged.add(key)
             return None
 

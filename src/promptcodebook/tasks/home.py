@@ -91,7 +91,7 @@ def home_of(package: Path, data_dir: Path | None = None) -> Home:
             lacks = folder / f"{missing[0]}.jsonl"
             raise TaskError(f"the task {name} needs {lacks}, which is missing", hint=_LAYOUT)
     if data_dir is not None:
-        raise TaskError(f"no train.jsonl in {data_dir} nor in {data_dir / name}", hint=_LAYOUT)
+        raise TaskError(f"neither {data_dir} nor {data_dir / name} has a train.jsonl", hint=_LAYOUT)
     copy = default_data_cache() / name
     kept = kept_record(copy).get("local", {})
     for file, digest in kept.items():
@@ -179,5 +179,5 @@ def unique_ids(splits: Mapping[Split, Sequence[Example]], *, private: bool = Fal
             if example.id in seen:
                 named = "an id" if private else f"the id {example.id!r}"
                 message = f"{named} occurs twice, in {seen[example.id]} and in {split}"
-                raise DataError(message, hint="give each row an id of its own")
+                raise DataError(message, hint="give each row a unique id")
             seen[example.id] = split

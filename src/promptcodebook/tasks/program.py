@@ -221,7 +221,7 @@ def body_fields(example: Example) -> dict[str, object]:
             found[name] = value
             if not isinstance(value, kind) or secret_variables(found):
                 what = f"example {example.id}: the column {name!r} cannot be sent with a request"
-                raise DataError(what, hint="write it in OpenAI's shape, or rename the column")
+                raise DataError(what, hint="write it in OpenAI's format, or rename the column")
     return found
 
 
@@ -274,7 +274,7 @@ class AgentProgram:
         except Overdue as error:
             raise ExecutorError(
                 f"the executor did not return within {error.seconds:g} s (example {example.id})",
-                hint="find out where it hangs; user_code.seconds is its limit, not counting waits "
+                hint="find out where it hangs; user_code.seconds limits it, not counting waits "
                 "for models",
             ) from None
         except Escape as error:
@@ -285,7 +285,7 @@ class AgentProgram:
         output = returned if isinstance(returned, Output) else Output(cast("str", returned))
         if not isinstance(output.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             kind = type(output.text).__name__
-            raise TypeError(f"the executor returned {kind}, not a text or an Output")
+            raise TypeError(f"the executor returned {kind}, not a string or an Output")
         return output
 
 

@@ -49,7 +49,7 @@ def load_function(
         raise ConfigError(message, hint=f'write {what} = "{what}.py:{what}"')
     path = (base / file).resolve()
     if not path.is_file():
-        raise ConfigError(f"no file at {path} for the {what}", hint="check the path, or pco init")
+        raise ConfigError(f"no {what} file at {path}", hint="check the path, or run pco init")
     module = _run_file(path, what)
     function = getattr(module, name, None)
     if not callable(function):

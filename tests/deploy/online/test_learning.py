@@ -241,11 +241,11 @@ def test_a_policy_that_cannot_learn_so_says_why(world: World, tmp_path: Path) ->
     with pytest.raises(ConfigError, match="no router that learns"):
         learn(world.file.model_copy(update={"router": None}), world.trained, logs, {"v"}, LONG)
     data = pco.load(world.folder / "rows.jsonl", input="text", target="target")
-    with pytest.raises(DataError, match="is not that of this policy's router"):
+    with pytest.raises(DataError, match="does not match this policy's router"):
         learning.read_training(world.run.path, world.file, replace(data, train=data.train[1:]))
     entries = (world.file.codebook[0].model_copy(update={"text": "Else."}),)
     other = world.file.model_copy(update={"codebook": (*entries, *world.file.codebook[1:])})
-    with pytest.raises(PolicyError, match="never had the codebook"):
+    with pytest.raises(PolicyError, match="never had this policy's codebook"):
         learning.read_training(world.run.path, other, data)
 
 

@@ -125,7 +125,7 @@ def test_the_copy_is_used_and_recognised_and_a_change_at_home_is_reported(hub: F
     assert source_of("ifbench").fetch(cache) == got
     path = next(path for path in hub if path.endswith("IFBench_test.jsonl"))
     hub[path] = jsonl([ifeval_row("new")])
-    with pytest.raises(TaskError, match=r"changed at its public home.*IFBench_test") as caught:
+    with pytest.raises(TaskError, match=r"changed at its public source.*IFBench_test") as caught:
         source_of("ifbench").fetch(cache)
     assert "--accept" in caught.value.hint
     assert (got.folder / "test.jsonl").read_bytes() == before

@@ -186,7 +186,7 @@ class Agent:
         program = self.folder / command[0] if os.sep in command[0] else command[0]
         if shutil.which(program, path=env.get("PATH")) is None:
             what = f"the agent does not start: {shell(*command)}: no such program"
-            raise ExecutorError(what, hint="try the command by hand")
+            raise ExecutorError(what, hint="run the command yourself")
         pipe, (read, tether) = asyncio.subprocess.PIPE, os.pipe()
         supervisor = sys.executable, "-I", "-S", str(Path(__file__).with_name("supervise.py"))
         try:
@@ -296,7 +296,7 @@ class _Child:
                 what = "the agent's answer does not say which request it is for"
                 raise ExecutorError(what, hint=f"print it with the request's id: {_LINE_OF}")
         if status := await self.status():
-            raise ExecutorError(f"the agent ended with status {status}", hint="try it by hand")
+            raise ExecutorError(f"the agent ended with status {status}", hint="run it yourself")
         raise ExecutorError("the agent ended before it answered", hint=f"print {_LINE_OF}")
 
     async def line(self) -> str:
@@ -342,7 +342,7 @@ def _object(line: str) -> dict[str, Any]:
 async def _called(returned: Awaitable[str | Output]) -> Output:
     made = await returned
     if not isinstance(made, str | Output):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"the agent returned {type(made).__name__}, not a text or an Output")
+        raise TypeError(f"the agent returned {type(made).__name__}, not a string or an Output")
     return made if isinstance(made, Output) else Output(made)
 
 
@@ -397,7 +397,7 @@ def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
     ours = ("function", "folder")
     known = [each.name for each in fields(Agent) if each.name[0] != "_" and each.name not in ours]
     if unknown := sorted(set(table) - {*known}):
-        hint = f"known here: {', '.join(known)}"
+        hint = f"known keys: {', '.join(known)}"
         raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)
     return Agent(**table, folder=base)
 
@@ -414,7 +414,7 @@ def typed(command: str, prompts: Sequence[str], question: str) -> dict[str, Any]
         texts[stage] = read_prompt(file)
     if "" in texts and len(prompts) > 1:
         hint = "--prompt FILE, or for each stage --prompt STAGE=FILE"
-        raise ConfigError("--prompt: give one FILE, or STAGE=FILE each time", hint=hint)
+        raise ConfigError("--prompt: give one FILE, or only STAGE=FILE", hint=hint)
     executor = {"command": command, **({"question": question} if question else {})}
     if not texts:
         return {"executor": executor}

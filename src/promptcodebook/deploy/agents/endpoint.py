@@ -258,7 +258,7 @@ class TrainingEndpoint:
 
     def _end(self, what: str, cap: str) -> None:
         self.failure = self.failure or ExecutorError(
-            what, hint=f"find out why; Agent({cap}=) is the limit"
+            what, hint=f"find out why; Agent({cap}=) sets the limit"
         )
         self.over.set()
 

@@ -295,8 +295,8 @@ def join_cluster(address: str, width: int) -> Any:
             )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise ConfigError(
-                f"no Ray cluster could be joined at {address}: {error}",
-                hint=f"ray start --head, then name the address that it prints; or --ray {LOCAL}",
+                f"cannot join a Ray cluster at {address}: {error}",
+                hint=f"run ray start --head, then name the address it prints; or --ray {LOCAL}",
             ) from error
     return ray
 
@@ -309,5 +309,5 @@ def machine_name() -> str:
 def require_version(wanted: str) -> None:
     """ConfigError where this machine has another version than the task was written with."""
     if (here := version("promptcodebook")) != wanted:
-        message = f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for"
-        raise ConfigError(message, hint=f"there: pip install promptcodebook=={wanted}")
+        message = f"{platform.node()} has promptcodebook {here}, but the batch needs {wanted}"
+        raise ConfigError(message, hint=f"run there: pip install promptcodebook=={wanted}")

@@ -53,7 +53,7 @@ def kind_of(path: Path) -> FileKind:
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
         message = f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet"
-        raise DataError(message, hint="give it one of these endings, and the matching format")
+        raise DataError(message, hint="use one of these endings, with the matching format")
     return kind
 
 

@@ -54,7 +54,7 @@ def _code(about: str, target: str, template: str) -> Form:
         if file.stages:
             raise ConfigError(
                 f"the policy composes a prompt for each of the stages {', '.join(file.stages)}, "
-                "but the exported form calls a model once",
+                "but exported code calls a model once",
                 hint="--to json, and in a program with these stages: load_policy(...).compose(x)",
             )
         calls = ", ".join(_CALLS[role] for role in file.asks)

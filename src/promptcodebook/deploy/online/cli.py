@@ -64,14 +64,14 @@ def feedback(
     twice."""
     if words[0] == "erase":
         if wrong := [each for each in words[1:] if not is_request_id(each)]:
-            raise ConfigError(f"{wrong[0]} is not a full request id", hint="req- and 24 digits")
+            raise ConfigError(f"{wrong[0]} is not a full request id", hint="use req- and 24 digits")
         with closing(ServedLog()) as log:
             erased = log.erase(words[1:])
         text = f"erased {erased} of {plural(len(words) - 1, 'request')}"
         command.show(lambda: {"erased": erased}, lambda: text, as_json=as_json)
         return
     if len(words) > 1:
-        raise ConfigError("one file at a time", hint=f"pco feedback {shell(words[0])}")
+        raise ConfigError("give one file at a time", hint=f"pco feedback {shell(words[0])}")
     table = read_source(Path(words[0]))
     if not isinstance(table, Table):
         raise DataError(f"{words[0]} is a folder", hint="name one file of rows")

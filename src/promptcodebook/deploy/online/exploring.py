@@ -39,13 +39,13 @@ class Explorer:
             message = (
                 f"serve.never {wrong[0]}: the codebook has instincts 0 to {len(file.codebook) - 1}"
             )
-            raise ConfigError(message, hint="pco registry REF lists them")
+            raise ConfigError(message, hint="pco registry show REF lists them")
         self.share, self._random = share, Randomness(seed)
         self._np: Any = import_extra("numpy", "exploration", "serve")
         self._least = file.router.least
         self._open = [k for k in range(len(file.codebook)) if k not in never]
         if len(self._open) < max(1, self._least):
-            raise ConfigError("serve.never leaves no instinct to explore", hint="bar fewer")
+            raise ConfigError("serve.never leaves no instinct to explore", hint="list fewer")
         priors = Priors()
         spread = priors.constant**2 + priors.own**2
         selected = self._np.array([file.codebook[k].selected for k in self._open])

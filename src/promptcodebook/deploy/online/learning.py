@@ -173,7 +173,7 @@ def read_training(
         examples, vectors = (data or stored_dataset(header)).train, None
         inputs = {each.id: each.input for each in examples}
         if Vocabulary.of(list(inputs.values())).rarity != today.rarity:
-            text = f"the training data of the run {header.id} is not that of this policy's router"
+            text = f"the training data of the run {header.id} does not match this policy's router"
             raise DataError(text, hint="restore it, or name the run that made it: --run RUN")
         if today.center:
             assert embed is not None, "who embeds must be given"
@@ -183,8 +183,8 @@ def read_training(
         rows = zip(center, today.center, today.spread, strict=False)
         apart = any(abs(own - mean) > 0.1 * spread + 1e-6 for own, mean, spread in rows)
         if apart or len(center) != len(today.center):
-            text = "the model that embeds is not the one that this policy's router was trained on"
-            raise ConfigError(text, hint="name that one: --set roles.encoder.model=URL#MODEL")
+            text = "this policy's router was trained on embeddings from another model"
+            raise ConfigError(text, hint="name that model: --set roles.encoder.model=URL#MODEL")
         router = OutcomeRouter(config.router, config.select, model)
         texts = file.parameters.codebook.texts
         state = router.begin(state_at(store, -1))
@@ -194,7 +194,7 @@ def read_training(
             if state.parameters.codebook.texts == texts:
                 found = state
     if found is None:
-        text = f"the run {header.id} never had the codebook of this policy"
+        text = f"the run {header.id} never had this policy's codebook"
         raise PolicyError(text, hint="name the run that made it: --run RUN")
     return TrainedRouter(
         inputs,

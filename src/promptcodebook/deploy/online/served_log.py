@@ -119,7 +119,7 @@ class BackgroundFile:
             elif len(self._waiting) > 2 * WAITING:
                 self.lost += len(self._waiting) - WAITING
                 self._waiting = self._waiting[-WAITING:]
-                _log.error("some %s not recorded: too many wait for the disk", self._what)
+                _log.error("some %s were not recorded: the disk is too slow", self._what)
             begins, self._scheduled = not self._scheduled, True
         if begins:
             loop = asyncio.get_running_loop()
@@ -133,7 +133,7 @@ class BackgroundFile:
         def done(future: Future[None]) -> None:
             error = future.exception()
             if error is not None and not self._failed:
-                _log.error("%s not recorded: %s", self._what, error)
+                _log.error("%s were not recorded: %s", self._what, error)
             self._failed, self._began = error is not None, math.inf
             with self._lock:
                 if error is not None:
@@ -158,7 +158,7 @@ class BackgroundFile:
             db.execute("ROLLBACK TO items")
             if len(items) == 1:
                 self.lost += 1
-                _log.error("one of what is kept: %s not recorded: %s", self._what, type(error))
+                _log.error("one item was not recorded (%s): %s", self._what, type(error))
             else:
                 for item in items:
                     self._write_each(db, [item])
@@ -171,7 +171,7 @@ class BackgroundFile:
             if items := self._waiting:
                 self.writer.write_now(lambda db: self._write_each(db, items))
         except StoreError as error:
-            _log.error("%d of what is kept: %s not recorded: %s", len(items), self._what, error)
+            _log.error("%d items were not recorded (%s): %s", len(items), self._what, error)
         finally:
             self.writer.close()
 

@@ -110,7 +110,7 @@ def _audited(
         return {"audited": audited}
     if not without_judge:
         raise errors.PromotionRefused(
-            f"no model judged {short}, the rules alone miss most harm in prose, so {stays}",
+            f"no model judged {short}, and rules miss most harm in prose, so {stays}",
             hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge relies on the rules",
         )
     return {"audited": audited, "without_judge": True}
@@ -235,8 +235,8 @@ class Registry:
         if verdict != DEPLOY and not (judged_later or despite_verdict):
             message = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
             raise errors.PromotionRefused(
-                f"{short} has {message}, so {ref} stays",
-                hint="judge it, or add --despite-verdict (in Python despite_verdict=True)",
+                f"{short} has {message}, so {ref} does not move",
+                hint="have it judged, or add --despite-verdict (in Python despite_verdict=True)",
             )
 
         def propose(log: Log) -> list[LogEntry]:
@@ -275,7 +275,7 @@ class Registry:
                 raise errors.RefNotFound(f"{ref} has no version before {now}", hint=hint)
             if version == now:
                 hint = f"pco registry log {shell(ref)}"
-                raise errors.PolicyError(f"{ref} points to {version} already", hint=hint)
+                raise errors.PolicyError(f"{ref} already points to {version}", hint=hint)
             if version not in earlier:
                 message = f"{ref} was not at {version} before it came to {now}"
                 raise errors.PolicyError(
@@ -514,8 +514,8 @@ def import_lines(registry: Registry, lines: Iterable[bytes]) -> Taken:
         shared = min(len(log.entries), len(theirs.entries))
         if log.entries[:shared] != theirs.entries[:shared]:
             raise errors.StoreError(
-                f"the registry {registry.file.path} has a log of its own, which this one "
-                "does not continue",
+                f"the registry {registry.file.path} has its own log, which the "
+                "imported one does not continue",
                 hint=_SINGLE,
             )
         return theirs.entries[shared:]

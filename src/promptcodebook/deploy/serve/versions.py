@@ -363,7 +363,7 @@ class Live:
             self.failures += 1
             if (message := without_quotes(error)) != self._refused:
                 self._refused = message
-                _log.error("the version served stays %s: %s", self.version, message)
+                _log.error("still serving %s: %s", self.version, message)
             return False
         if found is None:
             return False

@@ -243,7 +243,7 @@ class _Writer:
         if node is True:
             return self._anything(_DEPTH)
         if not isinstance(node, Mapping):
-            raise _refuse(f"{node!r} is no schema that anything satisfies", place)
+            raise _refuse(f"{node!r} is a schema that nothing satisfies", place)
         tree = {k: v for k, v in cast(_Tree, node).items() if k not in _NOTES}
         for key, value in tree.items():
             _check_shape(key, value, place)
@@ -346,7 +346,7 @@ class _Writer:
         fields = cast(_Tree, tree.get("properties") or {})
         required = [str(name) for name in tree.get("required", [])]
         if missing := [name for name in required if name not in fields]:
-            raise _refuse(f"{missing[0]!r} is required and not among the properties", place)
+            raise _refuse(f"{missing[0]!r} is required but not among the properties", place)
         more = tree.get("additionalProperties", True)
         if not fields and more is not False:
             values = self._node(more, f"{place}/additionalProperties", within)
@@ -380,9 +380,9 @@ class _Writer:
         if tree.get("uniqueItems") and most > 1:
             values = self._enums.get(items.text, [])
             if first or not values:
-                raise _refuse("'uniqueItems' of items that are no 'enum'", place)
+                raise _refuse("'uniqueItems' for items without an 'enum'", place)
             if least > len(values):
-                raise _refuse(f"at least {least} distinct items of {len(values)}", place)
+                raise _refuse(f"at least {least} distinct items out of {len(values)}", place)
             return self._rule(self._distinct(values, least, min(most, len(values))))
         if not most:
             return self._rule(_literal("[]"))

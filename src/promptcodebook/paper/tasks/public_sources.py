@@ -93,8 +93,8 @@ class PublicSource:
         changed = [file for file, digest in digests.items() if known.get(file, digest) != digest]
         if changed:
             raise TaskError(
-                f"{name}: changed at its public home since it was first fetched: "
-                f"{', '.join(changed)}; the copy in {folder} stays as it is",
+                f"{name}: changed at its public source since it was first fetched: "
+                f"{', '.join(changed)}; the copy in {folder} is unchanged",
                 hint=f"pco data fetch {name} --accept takes the new files",
             )
         tables = [_rows(remote, path) for remote, path in files if not remote.unpack]
@@ -145,7 +145,7 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
         reason = f"it cannot be reached ({why})"
     raise TaskError(
         f"{name}: {remote.url}: {reason}",
-        hint=f"offline? {_elsewhere(name)}; a mirror? set {_HOSTS[remote.host][0]}",
+        hint=f"if offline, {_elsewhere(name)}; for a mirror, set {_HOSTS[remote.host][0]}",
     )
 
 
@@ -155,7 +155,7 @@ def _rows(remote: Remote, path: Path) -> RawRows:
     except DataError as error:
         # The temporary place says nothing to anybody; the address does.
         where = str(error).replace(str(path), remote.url)
-        raise TaskError(where, hint="the public file is not as expected: --data DIR") from None
+        raise TaskError(where, hint="the public file is not as expected; give --data DIR") from None
     return [dict(row.values) for row in cast(Table, table).rows]
 
 

@@ -71,7 +71,7 @@ def parse_page(line: bytes, where: str) -> WikiPage:
     given = cast("list[object]", sentences) if isinstance(sentences, list) else [sentences]
     texts = [sentence.strip() for sentence in given if isinstance(sentence, str)]
     if len(texts) < len(given):
-        raise DataError(f"{where}: sentences is not a list of texts", hint=_HINT)
+        raise DataError(f"{where}: sentences is not a list of strings", hint=_HINT)
     return WikiPage(title.strip(), tuple(texts))
 
 

@@ -66,7 +66,7 @@ async def apply_reward(
     except Overdue as error:
         raise RewardError(
             f"the reward did not return within {error.seconds:g} s (example {example.id})",
-            hint="find out where it hangs; user_code.seconds is its limit",
+            hint="find out where it hangs; user_code.seconds limits it",
         ) from None
     except Exception as error:
         raised = error.error if isinstance(error, Escape) else error
@@ -217,7 +217,7 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
             options["schema"] = parse_json(read_text(path))
         except (OSError, ValueError) as error:
             message = f"cannot read the JSON schema {path}: {error}"
-            raise ConfigError(message, hint="check the path and the file") from None
+            raise ConfigError(message, hint="check the path and the JSON") from None
     try:
         return TypeAdapter(READY[kind]).validate_python(options)
     except ValidationError as error:

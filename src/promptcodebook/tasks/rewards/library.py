@@ -48,16 +48,16 @@ class ReadyMade(dict[str, Any]):
     def __call__(self, example: Example, output: str | Output) -> Scored | Awaitable[Scored]:
         if not isinstance(example, Example):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RewardError(
-                f"{self!r} was given {type(example).__name__} in place of an example",
+                f"{self!r} was given {type(example).__name__} instead of an example",
                 hint="pco.Example('1', 'the input', 'the target'), or one of data.train",
             )
         whole = output if isinstance(output, Output) else Output(output)
         text = cast("object", whole.text)
         if not isinstance(text, str):
-            what = "no answer (None)" if text is None else f"{type(text).__name__}, not a text,"
+            what = "no answer (None)" if text is None else f"{type(text).__name__}, not a string,"
             raise RewardError(
                 f"{self!r} was given {what} for example {example.id}",
-                hint="score the answer's text; where there is none, score it 0.0 yourself",
+                hint="score the answer's text; if there is none, return 0.0 yourself",
             )
         given: Any = whole if self["kind"] == "sum" else text
         return make_reward(self, Path())(example, given)
@@ -143,8 +143,8 @@ def _part(part: ReadyMade | str | tuple[ReadyMade | str, float]) -> dict[str, An
     given: tuple[Any, ...] = part if isinstance(part, tuple) else (part, 1.0)
     if len(given) != 2 or not isinstance(given[0], str | Mapping):
         raise ConfigError(
-            f"weighted(): {part!r} is neither a ready-made reward nor one with its weight",
-            hint="(pco.rewards.exact(), 0.7); one of your own by its file: 'reward.py:reward'",
+            f"weighted(): {part!r} is neither a ready-made reward nor a pair of one and its weight",
+            hint="(pco.rewards.exact(), 0.7); or name your own by its file: 'reward.py:reward'",
         )
     reward, weight = given
     if isinstance(reward, str):

@@ -62,7 +62,7 @@ class Design:
         if len(prompts) < 2 or most < 2:
             fault = f"{plural(rollouts, 'rollout')} for {plural(len(prompts), 'prompt')}"
             raise ConfigError(
-                f"{fault}: at least two are needed, today's and another, on {ENOUGH} inputs each",
+                f"{fault}: two are needed (the current one and another), with {ENOUGH} inputs each",
                 hint=f"--rollouts {ENOUGH * len(prompts)}" if prompts[1:] else "--prompts FOLDER",
             )
         chosen = sample(examples, rollouts // len(prompts[:most]))

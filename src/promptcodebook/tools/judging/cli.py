@@ -129,7 +129,7 @@ def sheet(
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         if store.header.private or not (store.ours or trust):
             message = "its data is private or not yours, so no sheet shows it"
-            raise ConfigError(message, hint="--trust, if the run was made by somebody you trust")
+            raise ConfigError(message, hint="--trust, if you trust whoever made the run")
         rows, _ = _judged(store)
         examples, name = stored_examples(store.header), store.header.id
     tests = [
@@ -255,7 +255,7 @@ class _People:
                 f"{path} does not show the judge's error on this run's answers: it needs labels"
             )
             message += f" for the answers of {names[0]} and {names[-1]} to {ENOUGH} test inputs"
-            raise DataError(message, hint="pco judge sheet RUN writes down what to label")
+            raise DataError(message, hint="pco judge sheet RUN writes the answers to label")
         sure = {name for pair in self.known for name in pair}
         rows = " and ".join(name for name in names if name not in sure)
         return (

@@ -77,7 +77,7 @@ def _of_file(path: Path) -> Any:
 def _pickled(path: Path) -> ConfigError:
     write = _AS_JSON if path.name == _STATE else f"{_AS_JSON}, or {_AS_PROGRAM}"
     what = f"{path} is a pickle, which may run code when it is read, so it is not opened"
-    return ConfigError(what, hint=f"where it was made, write JSON instead: {write}")
+    return ConfigError(what, hint=f"save it as JSON where you made it: {write}")
 
 
 def _of_folder(path: Path) -> Any:

@@ -275,7 +275,7 @@ class Language:
                 return place / inside
         looked = ", ".join(map(str, self._places))
         raise TaskError(
-            f"IFBench's checks need NLTK's data package {package}; {inside} is in none of: "
+            f"IFBench's checks need NLTK's data package {package}; {inside} was not found in: "
             f"{looked}",
             hint=f"python -m nltk.downloader {_PACKAGES}"
             " (or set NLTK_DATA to the folder that holds them)",
