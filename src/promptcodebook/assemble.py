@@ -152,7 +152,7 @@ class Plan:
             raise ConfigError(message, hint=hint)
         program = self.task.program
         if isinstance(program, AgentProgram) and not program.wants_prompt:
-            what = "compose_per_stage makes a prompt per stage, but the executor takes one text"
+            what = "compose_per_stage makes a prompt per stage, but the executor takes one string"
             hint = "annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')"
             raise ConfigError(what, hint=hint)
         return tuple(program.stages)
@@ -162,7 +162,7 @@ class Plan:
         without a first codebook (unless it has `begun`) or a prompt a stage, and MissingExtra or
         TaskError when the task needs more than data."""
         if self.config.router.kind == "distilled":
-            what = "router.kind = 'distilled' is not trained: it is made of a run's encoder"
+            what = "router.kind = 'distilled' is not trained: it is made from a run's encoder"
             raise ConfigError(
                 what, hint="train with router.kind = 'encoder', then: pco distill RUN"
             )

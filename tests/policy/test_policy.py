@@ -90,7 +90,7 @@ def test_a_mapping_is_read_as_the_training_data_was(
      "the policy reads 'question'"),
     ("{question}: {a}", {"a": "x"}, "no column 'question'\nnext", "reads '{question}: {a}'"),
     ("question", {"question": None}, "'question' is null", "reads 'question'"),
-    ("question", b"bytes", "^an input is a text, a mapping", "prompt({'column': '...'})"),
+    ("question", b"bytes", "^an input is a string, a mapping", "prompt({'column': '...'})"),
 ])  # fmt: skip
 def test_what_is_no_input_is_named(column: str, given: Any, message: str, hint: str) -> None:
     policy, _ = policy_of(file_of(column=column))

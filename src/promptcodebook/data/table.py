@@ -254,7 +254,7 @@ def _read_chat(value: object, column: str, where: str) -> Example:
         with suppress(ValueError):
             value = parse_json(value)
     if not isinstance(value, list) or not value:
-        hint = 'write a text, or e.g. [{"role": "user", "content": "..."}]'
+        hint = 'write a string, or e.g. [{"role": "user", "content": "..."}]'
         other = "not" if isinstance(value, str) else "neither text nor"
         raise row_fault(where, f"column {column!r} is {other} a list of chat messages", hint)
     try:

@@ -314,7 +314,7 @@ class Policy:
             return Example(_id_of(x), x)
         if not isinstance(x, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             message = (
-                f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}"
+                f"an input is a string, a mapping of columns or an Example, not {type(x).__name__}"
             )
             raise DataError(
                 message, hint="policy.prompt('...') or policy.prompt({'column': '...'})"

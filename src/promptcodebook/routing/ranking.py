@@ -288,7 +288,7 @@ class Embedder:
         message = Message("user", text, {"role": "user", "content": parts} if media else None)
         reply = await self.lm(Request(role="encoder", messages=(message,), embeds=True))
         if not reply.vector:
-            what = "the model answered a request for an embedding with a text"
+            what = "the model answered a request for an embedding with text"
             hint = "router.features = 'words', or name a model that embeds: roles.encoder.model"
             raise LMError(what, hint=hint, role="encoder")
         return reply.vector, reply.usage

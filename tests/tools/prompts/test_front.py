@@ -164,7 +164,7 @@ def test_what_holds_no_prompts_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text, "utf-8")
     with pytest.raises(ConfigError, match="cannot read prompts from") as refused:
         read_prompts(path)
-    assert "a JSON list of texts" in refused.value.hint
+    assert "a JSON list of strings" in refused.value.hint
 
 
 def test_a_place_without_prompts_is_refused(tmp_path: Path) -> None:

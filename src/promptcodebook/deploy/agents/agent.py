@@ -172,7 +172,7 @@ class Agent:
                 raise endpoint.failure
             if not work.done():
                 what = f"the agent did not answer within {self.seconds:g} s (example {example.id})"
-                hint = "find out where it hangs; Agent(seconds=) is its limit"
+                hint = "find out where it hangs; Agent(seconds=) limits it"
                 raise ExecutorError(what, hint=hint)
             return work.result()
         finally:

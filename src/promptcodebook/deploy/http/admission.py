@@ -159,7 +159,7 @@ class Callers:
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
         elsewhere = origin is not None and not names_this_machine(origin)
         if elsewhere or site.casefold() == "cross-site":
-            text = "a page of another site needs a key: start the server with PCO_SERVE_KEY set"
+            text = "another site's page needs a key: start the server with PCO_SERVE_KEY set"
             raise Refusal(text, status=403, kind="forbidden")
         return ""
 

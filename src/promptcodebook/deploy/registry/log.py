@@ -237,7 +237,7 @@ class LogFault:
         return f"{self.place}: {self.what}"
 
 
-_VERIFY = "pco registry verify names the first bad row; put a copy in the registry's place"
+_VERIFY = "pco registry verify names the first bad row; restore it from a backup"
 _FIELDS = tuple(field.name for field in fields(LogEntry))
 _COLUMNS = ", ".join(_FIELDS)
 # What SQLite raises for a damaged file; the second where its message quotes the damage.

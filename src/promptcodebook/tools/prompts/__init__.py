@@ -62,7 +62,7 @@ def _refusal(path: Path, why: str) -> ConfigError:
     return ConfigError(
         f"cannot read prompts from {path}: {why}",
         hint="name GEPA's result as JSON or its run folder, DSPy programs as JSON, a JSON list of "
-        f"texts, or a folder of {', '.join(_TEXTS)} files",
+        f"strings, or a folder of {', '.join(_TEXTS)} files",
     )
 
 
