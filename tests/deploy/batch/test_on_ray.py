@@ -79,7 +79,7 @@ def test_what_stops_a_task_comes_back_as_its_error(work: Path) -> None:
     assert answer["error"] == "TooManyFailures" and "RequestRefused" in answer["message"]
     assert answer["paid"]["encoder"]["calls"] == 20
     other = json.dumps({"version": "0.0.1", "machine": "x", "folder": str(work), "number": 0})
-    assert "0.0.1 was asked for" in json.loads(answer_shard(other))["message"]
+    assert "the batch needs 0.0.1" in json.loads(answer_shard(other))["message"]
 
 
 @pytest.mark.parametrize("at", ["answering", "closing"])
