@@ -129,7 +129,7 @@ def sheet(
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         if store.header.private or not (store.ours or trust):
             message = "its data is private or not yours, so no sheet shows it"
-            raise ConfigError(message, hint="--trust, if you trust whoever made the run")
+            raise ConfigError(message, hint="--trust, if you trust the run's author")
         rows, _ = _judged(store)
         examples, name = stored_examples(store.header), store.header.id
     tests = [
