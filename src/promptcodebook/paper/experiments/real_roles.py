@@ -182,7 +182,9 @@ def gained(runs: Runs) -> list[float]:
 
 
 def _gain(runs: Runs) -> str:
-    return what_learns.with_reach(what_learns.over_seeds(gained(runs))) if runs else "none ran"
+    if len(runs) < 2:
+        return f"{gained(runs)[0]:+.3f} (one run)" if runs else "none ran"
+    return what_learns.with_reach(what_learns.over_seeds(gained(runs)))
 
 
 def _line(arm: Arm, runs: Runs, rules: Runs) -> list[str]:
