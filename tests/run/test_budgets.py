@@ -122,6 +122,16 @@ def test_runs_on_the_same_test_rows_are_counted_and_each_looks_with_a_wider_inte
     assert last.conclusion is not None and last.conclusion.earlier == 3
 
 
+def test_what_choosing_took_leaves_fewer_test_rows_and_each_is_judged_on_them(
+    tmp_path: Path,
+) -> None:
+    looks = {"every": 40, "finalists": 1}
+    run = train(tmp_path, "700calls", config={"validation": looks, "update": {"epochs": 1}})
+    assert run.conclusion is not None and not run.conclusion.missing
+    [judged] = {row.score.n for row in run.conclusion.rows}
+    assert 20 <= judged < 37
+
+
 def test_where_no_look_was_made_the_untrained_state_is_a_finalist(tmp_path: Path) -> None:
     looks = {"every": 40, "finalists": 1}
     run = train(tmp_path, "1200calls", config={"validation": looks, "update": {"epochs": 3}})
