@@ -22,6 +22,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.routing.ranking import Vocabulary
 from tests.build.clock import Clock, until
 from tests.build.method import talkative
+from tests.build.online import try_canary
 from tests.build.policy import RANKING, file_of
 from tests.build.proxied import CHAT, Setup, deployed, one_call, three_call, up
 from tests.build.registry import PRODUCTION, sqlite
@@ -174,6 +175,35 @@ async def test_a_ref_that_moves_to_a_version_without_a_good_verdict_says_so(
         f"now serving {d}; verdict: none is known: {d}",
         "the canary is over",
     ]
+
+
+async def test_a_canary_that_cannot_be_served_ends_the_work_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    ended = list[str]()
+
+    class Closing(Composing):
+        async def close(self) -> None:
+            ended.append(self.version)
+            await super().close()
+
+    def make(made: ServedVersion) -> Composing:
+        if made.name == c:
+            raise ConfigError("a variable is missing")
+        return Closing(deployed(made.file), made.name)
+
+    with sqlite(tmp_path) as registry:
+        a, b, c = (
+            registry.freeze(one_call(base_prompt=word).text(), "tickets").version for word in "abc"
+        )
+        registry.promote(a, PRODUCTION, override="a test")
+        live = Live(RegistrySource(registry, PRODUCTION), make)
+        for tried in (b, c):
+            try_canary(registry, tried)
+            await live.look_for_canary()
+        assert live.tried is None and live.canary and live.canary.version == c
+        await live.close()
+    assert ended == [b, a]
 
 
 PATIENCE_S = 600.0
