@@ -15,10 +15,14 @@ from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.deploy.serve.upstream import length_field
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.policy.references import Reference
+from tests.build import proxied
 from tests.build.cases import table
 from tests.build.cli import pco, running, served, serving
+from tests.build.clock import until
+from tests.build.online import registry_in, try_canary
 from tests.build.policy import file_of
 from tests.build.proxied import CHAT, one_call
+from tests.build.registry import PRODUCTION
 from tests.build.scripted_run import ScriptedRun, write_run
 from tests.build.server import Server, says
 from tests.build.store import header
@@ -65,6 +69,20 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     part = pco("explain", "req-0123", cwd=tmp_path)
     part.error(2, "req-0123 is not a full request id", "x-request-id")
     pco("explain", "last", cwd=tmp_path).error(2, "give an input", 'pco explain last "an')
+
+
+async def test_the_canary_of_a_served_ref_is_judged(tmp_path: Path) -> None:
+    registry, _, new = registry_in(tmp_path)
+    try_canary(registry, new)
+    own = {"PCO_REGISTRY": str(registry.file.path), "PCO_REQUESTS": str(tmp_path / "r.sqlite")}
+    typed = (PRODUCTION, "--feedback", "--lm", "http://127.0.0.1:1/v1#m")
+    with serving(tmp_path, *typed, **own) as (_, printed):
+
+        async def judged() -> bool:
+            _, body, _ = await proxied.ask(printed["base_url"].removesuffix("/v1"), "/readyz")
+            return "no feedback on" in body.get("canary_state", "")
+
+        await until(judged)
 
 
 @pytest.mark.parametrize(("name", "called", "expected"), [
