@@ -14,6 +14,7 @@ from aiohttp import web
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from tests.build.cli import Result, pco, served
+from tests.build.policy import file_of
 from tests.build.registry import HARM, HARMFUL, PRODUCTION, a_policy, policy
 from tests.build.server import Server, says
 
@@ -343,6 +344,22 @@ def test_a_run_that_was_never_judged_says_so(trained: Path, run_id: str) -> None
     pco("registry", "promote", run_id, PRODUCTION, "--override", "x", cwd=trained).error(
         1, "no verdict", "--despite-verdict"
     )
+
+
+def test_a_file_whose_verdict_nobody_knows_says_so_wherever_it_is_put_to_use(
+    tmp_path: Path,
+) -> None:
+    file_of().save(tmp_path / "p.json")
+    (tmp_path / "in.jsonl").write_text('{"question": "one"}\n')
+    moved = ("--override", "not audited", "--despite-verdict")
+    for use in (
+        ("export", "p.json", "--to", "json", "-o", "c.json"),
+        ("registry", "freeze", "p.json", "tickets"),
+        ("registry", "promote", "p.json", PRODUCTION, *moved),
+        ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", "simulated"),
+    ):
+        made = pco(*use, cwd=tmp_path)
+        assert made.code == 0 and made.err.count("verdict: none is known: p.json") == 1, made.err
 
 
 def test_a_policy_that_the_safety_rules_refuse_says_so(folder: Path) -> None:
