@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import shutil
 import signal
 import struct
 import sys
@@ -164,6 +165,19 @@ def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
     RunStore.open(store.path, write=True).close()
 
 
+@pytest.mark.parametrize("short", [1, 39, 41])
+def test_a_file_of_attempts_that_was_cut_short_is_written_out_again(
+    tmp_path: Path, short: int
+) -> None:
+    store = RunStore.create(tmp_path, HEADER)
+    whole = (path := store.path / "in-flight").read_bytes()
+    store.close()
+    path.write_bytes(whole[:-short])
+    store = RunStore.open(store.path, write=True)
+    assert path.read_bytes() == whole
+    store.close()
+
+
 def test_a_disk_without_room_for_further_attempts_lets_none_leave(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path, HEADER)
     for _ in range(1024):
@@ -218,6 +232,12 @@ async def test_what_unfinished_work_paid_for_is_found_again_until_it_is_done(
     with until_done("a question") as supplies:
         assert supplies.fallback_log is not None and supplies.fallback_log() is None
     assert f"{unfinished_folder().name}" in caplog.text and "File exists" in caplog.text
+
+
+def test_work_whose_journal_was_taken_away_ends_well() -> None:
+    with until_done("a question") as supplies:
+        assert supplies.fallback_log is not None and supplies.fallback_log() is not None
+        shutil.rmtree(unfinished_folder())
 
 
 KILLED = """
