@@ -20,7 +20,7 @@ from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM
 from tests.build.clock import Clock, until
 from tests.build.method import talkative
-from tests.build.proxied import CHAT, Setup, Up, limited, one_call, streams, three_call, up
+from tests.build.proxied import CHAT, Setup, Up, ask, limited, one_call, streams, three_call, up
 from tests.build.server import drops, fails, raw, says
 
 CASES = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
@@ -120,6 +120,20 @@ async def test_who_waits_for_a_word_to_go_on_gets_it_and_no_body_is_asked_of_who
                 writer.write(b'{"input": "x"}')
                 assert b"200 OK" in await reader.readuntil(b"prompt")
             writer.close()
+
+
+async def test_a_fault_of_ours_is_logged_by_its_kind_and_place_and_quotes_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer(request: Any, visit: admission.RequestContext) -> Any:
+        raise KeyError("private-text")
+
+    server = admission.Admission(admission.Callers(()), admission.RequestLimits())
+    async with server.listening({"/x": ("GET", answer)}, None, "127.0.0.1", 0) as address:
+        status, body, _ = await ask(address.base_url.removesuffix("/v1"), "/x")
+    assert (status, body["error"]["message"]) == (500, "the server failed")
+    assert "a call to /x failed: KeyError (test_admission.py:" in caplog.text
+    assert "private-text" not in caplog.text
 
 
 def test_of_a_kind_of_warning_one_line_a_second_is_written(

@@ -55,6 +55,12 @@ async def test_a_word_that_is_given_for_a_key_stays_in_replies(key: str) -> None
         assert json.loads(await passed_on(fails(400, text), key))["error"]["message"] == text
 
 
+@pytest.mark.parametrize("end", ['"content_filter:SAFETY"', '"stop", "error": {}'])
+async def test_a_completion_that_ends_in_a_servers_own_words_passes_as_it_came(end: str) -> None:
+    body = f'{{"choices": [{{"message": {{"content": "ok"}}, "finish_reason": {end}}}]}}'.encode()
+    assert await passed_on(raw(body), "x") == body
+
+
 @pytest.mark.parametrize("key", ["sk-4711-abcdefghij", "only-letters-but-very-long"])
 async def test_a_key_comes_back_in_nothing(key: str) -> None:
     stream = streams(f"data: {key}\n".encode() + OVER)
