@@ -242,6 +242,19 @@ def test_a_cluster_books_what_it_paid_makes_the_bytes_of_one_process_and_leaves_
 
 
 @pytest.mark.slow
+def test_a_task_that_dies_says_why_and_the_command_that_goes_on(work: Path) -> None:
+    write_rows(work / "in.jsonl", 1)
+    (work / "agent.py").write_text("import os\n\n\nasync def run(*given):\n    os._exit(1)\n")
+    typed = ("batch", "p.json", "in.jsonl", "out.jsonl", "--set", "executor=agent.py:run")
+    typed += ("--lm", "simulated", "--ray", "local")
+    command = [sys.executable, "-m", "promptcodebook.cli", *typed]
+    died = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=500)
+    assert died.returncode == 1, died.stderr
+    assert "a task on the cluster was lost: The worker died unexpectedly" in died.stderr
+    assert "continues from here" in died.stderr
+
+
+@pytest.mark.slow
 def test_a_batch_that_was_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     prepare(whole, 2000)
