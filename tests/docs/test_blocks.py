@@ -297,7 +297,7 @@ KNOWN: dict[str, Known] = {
         _messages,
         drawn=("Deploy: ", "input\n"),
         said={
-            "8 updates, 446 calls and some 21,500 tokens": r"8 updates.*\s446 / .* 21\.5k",
+            "8 updates, 446 calls and about 21,500 tokens": r"8 updates.*\s446 / .* 21\.5k",
             "49 unseen messages": "test split, n = 49",
             "score with one instinct alone": "score with one instinct alone",
         },

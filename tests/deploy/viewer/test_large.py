@@ -78,4 +78,4 @@ def test_long_lives_of_many_instincts_are_cut_until_the_file_can_be_mailed(tmp_p
     finally:
         store.close()
     assert len(source.encode()) <= MOST_BYTES
-    assert "the first 3 and the latest 5 are shown" in source  # else 6 and 14
+    assert "the first 3 and the latest 5 rewrites are shown" in source  # else 6 and 14
