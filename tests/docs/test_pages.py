@@ -67,7 +67,8 @@ def test_a_page_with_figures_of_smollm2_says_that_another_processor_gives_others
     # Options have examples of rewards, which no model earned.
     found = {page for page in named if figures.search(texts[page])} - {"docs/cli.md"}
     assert {"README.md", "docs/results/main.md"} <= found
-    silent = {page for page in found if "another draw" not in " ".join(texts[page].split())}
+    said = re.compile(r"another\s+draw|different\s+results")
+    silent = {page for page in found if not said.search(texts[page])}
     assert silent == set()
 
 

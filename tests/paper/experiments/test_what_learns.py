@@ -210,7 +210,7 @@ def test_the_pages_count_the_rows_that_mattered_as_the_table_does() -> None:
     said = page.read_text("utf-8")
     assert f"Of {of_real} rows in which a part was expected to matter, {real} did" in said
     assert f"In simulated worlds {simulated} of {of_simulated} did" in said
-    claim = f"in {real} of the {of_real} comparisons in which we expected it, and in "
+    claim = f"in {real} of the {of_real} comparisons where we expected it to, and in "
     claim += f"{simulated} of {of_simulated} in simulated worlds"
     assert claim in " ".join(readme.read_text("utf-8").split())
 
