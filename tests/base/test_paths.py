@@ -177,5 +177,5 @@ def test_the_secret_is_made_once_and_for_nobody_else(
     assert mode_of(file) == 0o600
     file.write_bytes(b"short")
     assert paths.read_secret() is None
-    with pytest.raises(OSError, match="not a secret of ours"):
+    with pytest.raises(OSError, match="not a secret file that promptcodebook wrote"):
         paths.make_secret()

@@ -25,7 +25,7 @@ def test_what_was_mistyped(tmp_path: Path) -> None:
     for typed, message in (
         (("reproduce", "abblation"), "did you mean 'ablation'"),
         (("reproduce", "small-real-model", "--preset", "paper"), "--preset quick or default"),
-        (("reproduce", "real-roles", "--lm", "simulated"), "asks a real model"),
+        (("reproduce", "real-roles", "--lm", "simulated"), "needs a real model"),
     ):
         pco(*typed, cwd=tmp_path).error(2, message)
 

@@ -193,7 +193,7 @@ def test_an_input_of_words_that_the_router_never_saw_is_told_so(
 def test_an_encoder_s_input_that_is_unlike_all_training_inputs_is_marked(
     trained: Path, run_id: str, text: str, unlike: bool
 ) -> None:
-    remark = "input  (unlike all training inputs: nothing was learned about its words)"
+    remark = "input  (unlike any training input: nothing was learned about its words)"
     result = pco("explain", run_id, text, cwd=trained)
     assert result.code == 0 and result.out.startswith(remark) is unlike, result.out
     assert pco("explain", run_id, text, "--json", cwd=trained).json["unlike"] is unlike
@@ -290,7 +290,7 @@ def test_distill_as_json(trained: Path, run_id: str) -> None:
     file = read_policy_file(trained / "d.json")
     assert file.about["distilled"] == {k: v for k, v in tree.items() if k not in ("ref", "policy")}
     again = pco("distill", str(trained / "d.json"), "--fresh", "8", "-o", "e.json", cwd=trained)
-    again.error(2, "asks no encoder")
+    again.error(2, "uses no encoder")
     short = pco("distill", run_id, "--fresh", "8", "--budget", "9calls", cwd=trained)
     short.error(2, "calls, and the budget has 9", "--budget")
     assert not (trained / "runs" / run_id / "distilled.json").exists()

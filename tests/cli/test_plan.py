@@ -276,7 +276,7 @@ def test_a_reward_that_gives_nothing_to_all_that_was_tried_is_warned_of(folder: 
     (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "reward.py").write_text(REWARD.format("0.0"))
     finding = found(doctor(folder))["reward"]
-    assert finding["level"] == "warn" and "nothing that was tried scores" in finding["what"]
+    assert finding["level"] == "warn" and "nonsense all earn the lowest reward" in finding["what"]
     (folder / "reward.py").write_text(REWARD.format("float(output == example.target)"))
     assert found(doctor(folder))["reward"]["level"] == "ok"
 

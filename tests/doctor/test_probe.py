@@ -147,7 +147,7 @@ async def test_a_model_that_is_not_listed(server: Server):
     unnamed = await look(server, spec=server.url)
     assert not unnamed.ok and "#MODEL" in unnamed["model"].next_step
     server.models = ["llama"]
-    assert "the only one is llama" in (await look(server, spec=server.url))["model"].what
+    assert "the only model listed is llama" in (await look(server, spec=server.url))["model"].what
 
 
 async def test_a_server_without_a_list_is_judged_by_its_calls(server: Server):

@@ -95,7 +95,7 @@ def test_a_run_that_moves_twice_is_the_run_that_stayed(tmp_path: Path) -> None:
         whole = pco(*begin, cwd=stayed)
         begun = pco(*begin, "--budget", "150calls", cwd=moved)
         second = pco(*again, two.lm, "--budget", "300calls", cwd=moved)
-        assert f"is called at {two.lm} now" in second.err
+        assert f"is now called at {two.lm}" in second.err
         last = pco(*again, three.lm, "--budget", "9999calls", cwd=moved)
         for done, code in ((whole, 0), (begun, 3), (second, 3), (last, 0)):
             assert done.code == code, done.err

@@ -62,7 +62,7 @@ def test_a_budget_that_buys_no_verdict_says_so_before_the_first_call_with_the_le
     run = train(tmp_path, "60calls", listener=hear(notes))
     assert run.conclusion is None and run.ended == "budget"
     assert notes[0].startswith("60 calls are few: a verdict takes about 88 calls on 20 test inputs")
-    assert notes[0].endswith("--budget 163calls buys both")
+    assert notes[0].endswith("both fit --budget 163calls")
     enough = load_config({**SETTINGS, "budget": {"calls": 163}})
     assert budget_remark(plan_run(enough)) == ""
     judge = {"kind": "judge", "rubric": "Is it polite?"}
@@ -82,7 +82,7 @@ def test_a_limit_of_tokens_is_kept_for_a_verdict_as_soon_as_rollouts_were_measur
     small = {"update": {"batch_size": 3}}
     poor = train(tmp_path, "25ktok", listener=hear(notes), config=small)
     assert poor.conclusion is None
-    assert any(n.startswith("25,000 tokens buy no verdict: it takes about ") for n in notes), notes
+    assert any(n.startswith("25,000 tokens are too few for a verdict: ") for n in notes), notes
 
 
 def test_rivals_that_the_budget_does_not_reach_are_judged_when_there_is_more_of_it(

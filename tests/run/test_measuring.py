@@ -370,7 +370,7 @@ def test_a_distilled_policy_needs_neither_call_nor_numpy(
 def test_nothing_is_distilled_twice_nor_trained_so(
     words: tuple[pco.Run, Assembled], tmp_path: Path
 ) -> None:
-    with pytest.raises(errors.ConfigError, match="asks no encoder"):
+    with pytest.raises(errors.ConfigError, match="uses no encoder"):
         Distiller(subject(words, distilled(*words, count=4).file), [], Needs(fresh=3))
     with pytest.raises(errors.ConfigError, match="distilled") as refused:
         learn(tmp_path, config={"router": {"kind": "distilled"}})

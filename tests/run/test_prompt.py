@@ -134,7 +134,7 @@ def test_a_keyword_of_other_libraries_is_answered_with_ours(call: Any, meant: st
 
 
 def test_a_prompt_has_no_row_and_a_word_is_a_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a prompt has none"):
+    with pytest.raises(ConfigError, match="a prompt has no verdict"):
         pco.evaluate("Be brief.", data(), "contains", "simulated", row="concat")
     with pytest.raises(PcoError, match=r"there is no run|no run 'brief'"):
         pco.evaluate("brief", data(), "contains", "simulated", runs_dir=tmp_path)

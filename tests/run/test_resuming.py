@@ -151,7 +151,7 @@ def header_of(plan: Plan, **more: Any) -> Header:
 def test_the_same_model_at_another_address_goes_on_and_its_replies_are_found(plan: Plan) -> None:
     elsewhere = plan_of("http://b:2/v1#m")
     resumed = resume_with(header_of(plan), RunState(), elsewhere, "r1", edited=False)
-    assert resumed.changes == ("the model http://a:1/v1#m is called at http://b:2/v1#m now",)
+    assert resumed.changes == ("the model http://a:1/v1#m is now called at http://b:2/v1#m",)
     assert not resumed.extended
     assert resumed.header.config["lm"] == "http://b:2/v1#m"
     assert models_then(resumed.header, elsewhere.config) == {
@@ -159,7 +159,7 @@ def test_the_same_model_at_another_address_goes_on_and_its_replies_are_found(pla
     }
     third = plan_of("http://c:3/v1#m")
     again = resume_with(resumed.header, RunState(), third, "r1", edited=False)
-    assert again.changes == ("the model http://b:2/v1#m is called at http://c:3/v1#m now",)
+    assert again.changes == ("the model http://b:2/v1#m is now called at http://c:3/v1#m",)
     assert set(models_then(again.header, third.config).values()) == {"http://a:1/v1#m"}
     home = resume_with(again.header, RunState(), plan, "r1", edited=False)
     assert models_then(home.header, plan.config) == {}

@@ -445,7 +445,7 @@ def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:
     extra: Any = {"tools": TOOLS, "response_format": FORM}
     made = load_config({"roles": {"executor": {"extra": extra}}})
     assert made.roles["executor"].extra == extra
-    with pytest.raises(ConfigError, match="the run decides the format of replies of role critic"):
+    with pytest.raises(ConfigError, match="the run decides the format of the critic replies"):
         load_config({"roles": {"critic": {"extra": {"response_format": FORM}}}})
 
 

@@ -22,8 +22,8 @@ class Incident(StrEnum):
         made.once = once
         return made
 
-    RATE_LIMITED = "rate_limited", "calls that the server put off (429)"
-    UNAVAILABLE = "unavailable", "calls that the server put off (503)"
+    RATE_LIMITED = "rate_limited", "calls that the server rate-limited (429)"
+    UNAVAILABLE = "unavailable", "calls that found the server overloaded (503)"
     SERVER_ERROR = "server_error", "calls answered with a server error (5xx)"
     DROPPED = "dropped", "connections that broke in the middle of a call"
     BROKEN_OFF = "broken_off", "replies that the server broke off before their end"
@@ -35,7 +35,7 @@ class Incident(StrEnum):
     FAULTY = "faulty", "replies of the right form with wrong content, such as too few picks"
     REASKED = "reasked", "replies asked for a second time, quoting the fault"
     TRUNCATED = "truncated", "replies cut at their length cap"
-    PARSE_FAILED = "parse_failed", "replies that never became the value asked for"
+    PARSE_FAILED = "parse_failed", "replies that never took the form asked for"
     ROUTE_REPAIRS = "route_repairs", "routes with wrong picks that were repaired", False
     ROUTE_FALLBACKS = "route_fallbacks", "routes filled with the best-rated instincts", False
     UNKNOWN_INSTINCTS = "unknown_instincts", "complaints that named no active instinct", False
@@ -44,17 +44,17 @@ class Incident(StrEnum):
     ENCODER_REFUSED = "encoder_refused", "rewrites of θ undone, because routes fell back", False
     HARMFUL = "harmful", "verdicts that call an instinct or a prompt harmful", False
     REWRITES_UNSAFE = "rewrites_unsafe", "rewrites refused by the safety scan", False
-    REWRITES_LONG = "rewrites_long", "replies that were no text, or too long for a rewrite", False
+    REWRITES_LONG = "rewrites_long", "replies that were not text, or too long for a rewrite", False
     REWRITES_COPYING = "rewrites_copying", "replies that repeated another instinct", False
     REWRITES_LEAKING = "rewrites_leaking", "replies that quoted a training example", False
     REWRITES_CUT = "rewrites_cut", "rewrites cut to their length limit at a sentence's end", False
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
-    USAGE_REPLACED = "usage_replaced", "replies without credible token counts, so we counted"
+    USAGE_REPLACED = "usage_replaced", "replies without credible token counts, so we estimated them"
     CACHE_HITS = "cache_hits", "replies taken from the cache, not paid for"
-    CACHE_MISSES = "cache_misses", "calls that the cache held no reply for"
-    CACHE_BYPASSED = "cache_bypassed", "times that the cache failed and the run did without it"
-    SHARED_CALLS = "shared_calls", "calls that shared the reply of an identical one, paid once"
-    JOURNAL_HITS = "journal_hits", "replies of this run read back, not paid for again"
+    CACHE_MISSES = "cache_misses", "calls for which the cache had no reply"
+    CACHE_BYPASSED = "cache_bypassed", "cache failures (the run continued uncached)"
+    SHARED_CALLS = "shared_calls", "calls that shared an identical call's reply, paid for once"
+    JOURNAL_HITS = "journal_hits", "replies read back from this run, not paid for again"
     JOURNAL_DAMAGED = "journal_damaged", "stored replies that could not be used, asked for again"
 
 

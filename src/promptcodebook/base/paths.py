@@ -99,7 +99,7 @@ def make_secret() -> bytes:
     finally:
         os.unlink(part)
     if (made := read_secret()) is None:
-        raise OSError(f"{path} is not a secret of ours")
+        raise OSError(f"{path} is not a secret file that promptcodebook wrote")
     return made
 
 

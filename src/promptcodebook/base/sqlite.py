@@ -186,7 +186,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _foreign(path: Path, layout: Layout) -> StoreError:
     return StoreError(
-        f"{path} is not a {layout.what} of promptcodebook", hint=f"move {path} out of the way"
+        f"{path} is not a promptcodebook {layout.what}", hint=f"move {path} out of the way"
     )
 
 
@@ -435,7 +435,7 @@ def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = ""
             f"the {what} {path} was locked by another process for {_BUSY_S:.0f} s",
             hint="wait for the other process to end, then run the command again",
         )
-    slow = "reading it took longer than any file of ours does"
+    slow = "reading it took too long for a file that promptcodebook wrote"
     return StoreError(
         f"the {what} {path} cannot be used: "
         f"{slow if primary == sqlite3.SQLITE_INTERRUPT else error}",

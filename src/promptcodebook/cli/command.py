@@ -56,7 +56,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", help="Set any key: a.b=
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Plain = Annotated[bool, typer.Option("--plain", help="One line per step, even on a terminal.")]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Run code and models of runs that you did not create.")
+    bool, typer.Option("--trust", help="Run the code and models of runs that you did not create.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask questions.")]
 BudgetOption = Annotated[
@@ -66,7 +66,7 @@ Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, 
 Again = Annotated[bool, typer.Option("--again", help="Do not reuse answers from a run.")]
 SamplesOption = Annotated[
     int | None,
-    typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as in its run."),
+    typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as in the run."),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed for every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
@@ -84,7 +84,7 @@ PromptOption = Annotated[
 ]
 Question = Annotated[
     str,
-    typer.Option("--question", help="With --agent: its built-in question; each input replaces it."),
+    typer.Option("--question", help="With --agent: its built-in question; inputs replace it."),
 ]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
 Who = Annotated[str, typer.Option("--who", help="Name for the log; default: your login name.")]
@@ -243,7 +243,7 @@ def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
             what = f"no file or folder {name!r}{did_you_mean(path.name, near)}"
             hint = "pco init writes a pco.toml" if path.suffix else f"{hint} makes one"
         if name.lower() in BUDGET_UNITS:
-            what, hint = f"no folder {name!r}: a budget is one word", f"--budget 5{name}"
+            what, hint = f"no folder {name!r}: a budget is a single word", f"--budget 5{name}"
         raise ConfigError(what, hint=hint)
     return ({}, Path()) if path is None else (read_toml(path), path.parent)
 

@@ -59,7 +59,7 @@ def init(
     ),
     input: str | None = typer.Option(None, help="With --from: the input column or template."),
     target: str | None = typer.Option(None, help="With --from: the reference column; '' = none."),
-    reward: str | None = typer.Option(None, help="With --from: such as contains, f1 or judge."),
+    reward: str | None = typer.Option(None, help="With --from: the reward, e.g. contains or f1."),
     form: str = typer.Option("auto", help="With --from: a published format, e.g. squad."),
     header: bool | None = typer.Option(
         None, help="With --from: whether the first line names columns."

@@ -80,9 +80,9 @@ def evaluate(
     always run again. Decoding is greedy; --samples N takes the mean of N sampled runs per example
     (AIME's published metric is the mean of five). A run trained with `samples` keeps that number of
     samples. A run keeps its settings unless you name a task or a pco.toml, and its models unless
-    you name others. --row evaluates another row of its verdict: one prompt for all (present, none,
-    concat, best_fixed, best_single), or the right instructions, where the task knows them (oracle).
-    Save the output of --json to compare it later: pco compare A.json B.json"""
+    you name other models. --row evaluates a different row of its verdict: one prompt for all
+    (present, none, concat, best_fixed, best_single), or the right instructions, where the task
+    knows them (oracle). Save the output of --json to compare it later: pco compare A.json B.json"""
     sample, own = Sample(split, count, samples), command.own_prompt(prompt, ref)
     if own and ref and (command.toml_path(Path(ref)) or Path()).is_file() and Path(ref).is_dir():
         typed, ref = replace(typed, config=Path(ref)), ""
@@ -109,17 +109,17 @@ def compare(
     split: command.SplitName = "test",
     count: command.Count = None,
     margin: float | None = typer.Option(
-        None, min=0.0, help="Exit 1 unless the whole interval says that A loses at most this to B."
+        None, min=0.0, help="Exit 1 unless the whole interval shows A at most this much below B."
     ),
     no_worse_in: list[str] = typer.Option(
-        [], help="Exit 1 if A is clearly worse in this slice, or in a slice of this column."
+        [], help="Exit 1 if A is clearly worse in this slice, or in any slice of this column."
     ),
     as_json: Json = False,
 ) -> None:
     """Measure the gain of A over B, paired by example, with its 95 % interval.
 
-    If one is a saved evaluation, the other is evaluated on the same split and examples. --budget
-    limits both together."""
+    If A or B is a saved evaluation, the other is evaluated on the same split and examples.
+    --budget limits both together."""
     sample, own = Sample(split, count), command.own_prompt(prompt, a, b)
     if bool(b) == bool(own):
         hint = 'pco compare A B, or pco compare A --prompt "TEXT"; pco compare --help'
@@ -259,7 +259,7 @@ def explain(
 
     `pco view` shows what happened in training to an example from the run. Each chosen instinct is
     shown with its measured reward. A learned router adds scores, which rank instincts but are not
-    rewards. An input unlike all training inputs is marked. For a request to `pco serve`, it shows
+    rewards. An input unlike any training input is marked. For a request to `pco serve`, it shows
     the prompt that was used; no model is called."""
     if text is None:
         command.require_unused(typed, "on a request that was served")
@@ -348,7 +348,7 @@ def _explained(
     made: Explanation, texts: Sequence[str], measured: Sequence[InstinctReward], *, unlike: bool
 ) -> Iterator[str]:
     route, spans = made.route, made.spans
-    remark = "  (unlike all training inputs: nothing was learned about its words)" if unlike else ""
+    remark = "  (unlike any training input: nothing was learned about its words)" if unlike else ""
     yield f"input{remark}\n{wrap_text(made.input)}"
     if route.constraints:
         yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
@@ -437,7 +437,7 @@ def prompt(
             message = f"the row {row} has one prompt for every input"
             raise ConfigError(message, hint=f"pco prompt {shell(ref)} --row {row}")
         else:
-            command.require_unused(typed, f"on the row {row}, which is one text")
+            command.require_unused(typed, f"on the row {row}, which is a single prompt")
             made = reference.file.fixed_prompt(row).text
     if as_json:
         command.emit({"ref": name, "row": row, "prompt": made})

@@ -166,7 +166,7 @@ def _router_text(learned: Ranking, select: int) -> str:
         return f"{source}; calls no model: {select} instincts per input."
     return (
         f"learned from {learned.outcomes} outcomes; calls no model: {learned.least} to {select} "
-        "instincts per input, while each raises the score. pco explain shows an input's scores."
+        "instincts per input, as long as each raises the score. pco explain shows the scores."
     )
 
 

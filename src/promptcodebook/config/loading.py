@@ -212,7 +212,7 @@ _PROMPT_FILE = re.compile(r"\S+|[^\n]{1,60}\.(?:txt|md|prompt|j2|jinja2?|tmpl)")
 def read_prompt(given: str | Path, name: str = "--prompt") -> str:
     """A prompt of the user's: the text of the file of that name, or else `given` itself. Raises
     ConfigError when the file cannot be read, or there is none and `given` is one word."""
-    hint = 'name its file, or give the text itself, of several words: "Answer in one word."'
+    hint = 'name its file, or give the text itself, as several words: "Answer in one word."'
     text, path = str(given).strip(), Path(given)
     is_path = bool(_PROMPT_FILE.fullmatch(text))
     with suppress(OSError, ValueError):  # a text may be too long for a path
@@ -245,7 +245,7 @@ def written(text: str, meant: Mapping[str, Any]) -> str:
     try:
         if tomllib.loads(text.encode().decode()) == meant:
             return text
-        fault = "they would be read as other ones"
+        fault = "they would be read back as different settings"
     except ValueError as error:  # also a text that is no Unicode, such as half a sign
         fault = str(error)
     what = f"these settings cannot be written into a pco.toml: {fault}"
@@ -269,7 +269,7 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
     fault = re.sub("a valid dictionary.*", "a table", fault).replace("valid ", "")
     if first["type"].startswith(_QUOTABLE):
         fault = f"{fault.partition(', unable')[0]}, not {first['input']!r}"
-    hint = f"pco config {key} says what it takes" if key else "correct that key"
+    hint = f"pco config {key} shows which values it accepts" if key else "correct that key"
     what = f"{where}: {key + ': ' if key else ''}{fault}"
     return ConfigError(what.replace(": must be", " must be"), hint=hint)
 

@@ -121,14 +121,15 @@ class RouterSettings(Group):
     images: bool = False
     """Whether inputs are embedded with their images; some models on vLLM can do so."""
     scale: float | None = Field(default=None, ge=0.0)
-    """How widely training draws scores for its routes, in standard deviations of each instinct's
-    estimate; none = 1, or 0.2 without repeats."""
+    """The spread of the scores that training draws to choose its routes, in standard deviations of
+    each instinct's estimate; none = 1, or 0.2 without repeats."""
     floor: Unit = 0.05
     """Share of training routes that are drawn uniformly, so that every route has a known chance."""
     repeats: Literal["auto", "yes", "no"] = "auto"
     """Whether routes and solved inputs are repeated; auto = yes, unless the executor is greedy."""
     least: int = Field(default=0, ge=0)
-    """Fewest instincts in a route; `select` is the most. Each in between must promise a gain."""
+    """Fewest instincts in a route; `select` is the most. Each one beyond the fewest must promise a
+    gain."""
 
 
 class CriticSettings(Group):
@@ -145,8 +146,8 @@ class CriticSettings(Group):
     penalty_weight: float = Field(default=1.0, ge=0.0)
     """Weight of the critic's penalty ρ; 0 = only rewards matter."""
     safety: bool = True
-    """Whether a fixed clause has harmful instincts penalised and rewritten, and a scan by rules
-    refuses harmful rewrites."""
+    """Whether a fixed clause has harmful instincts penalised and rewritten, and a rule-based
+    scan refuses harmful rewrites."""
 
 
 class Update(Group):
@@ -164,18 +165,19 @@ class Update(Group):
     """Length of the training in epochs."""
     stop_when_flat: int | None = Field(default=None, ge=1)
     """Stop once this many batches solved no new training input and earned no more on average than
-    any earlier stretch as long; none = never."""
+    any earlier stretch of that many batches; none = never."""
     max_gradients: int = Field(default=8, ge=1)
     """The most gradients that go into one rewrite (a seeded choice)."""
     accept: str = "always"
     """Which rewrites are kept: always, improve (all or none), improve_each (each by its own
     effect), or an installed package's rule."""
     accept_on: Literal["batch", "others"] = "batch"
-    """Which examples test rewrites, without and with them: the batch, or as many others."""
+    """Which examples are answered without and with a rewrite to test it: the batch, or as many
+    other examples."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
-    """Batch examples that must share a complaint before θ or φ is rewritten; online, 1 will do."""
+    """Batch examples that must share a complaint before θ or φ is rewritten; one if online."""
     text_updates: bool = True
     """Whether instincts and directives are rewritten (Table 3)."""
     instinct_words: int = Field(default=25, ge=1)
@@ -197,7 +199,8 @@ class Validation(Group):
     examples: int | None = Field(default=None, ge=1)
     """How many examples of the validation split to use, chosen by id; none = all."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many validations without a gain; none = 3/5 of those planned, from 2 to 5."""
+    """Stop after this many validations without a gain; none = 3/5 of those planned, but
+    at least 2 and at most 5."""
     target_score: float | None = None
     """Stop early once a validation reaches this reward, in the task's range."""
 
@@ -259,7 +262,8 @@ class DataSettings(Group):
     fractions: tuple[float, ...] = (0.5, 0.25, 0.25)
     """Shares of train, val and test if splits are drawn; they sum to 1."""
     stratify: bool = False
-    """Whether each reference has the same share in every drawn split, as labels should."""
+    """Whether each reference makes up the same share of every drawn split; recommended if
+    references are labels."""
     split_seed: int = 0
     """Seed for drawing splits, separate from the run's `seed`."""
     form: str = ""
@@ -334,9 +338,9 @@ class Price(Group):
     completion: float = Field(ge=0.0)
     """Price of reply tokens."""
     cached: float | None = Field(default=None, ge=0.0)
-    """Price of prompt tokens that the server has cached; none = as `prompt`."""
+    """Price of prompt tokens that the server has cached; none = same as `prompt`."""
     cache_write: float | None = Field(default=None, ge=0.0)
-    """Price of prompt tokens that the server writes to its cache; none = as `prompt`."""
+    """Price of prompt tokens that the server writes to its cache; none = same as `prompt`."""
 
 
 _OURS = {
@@ -437,7 +441,7 @@ class Config(Group):
     reward_name: str = ""
     """What the verdict calls your reward, such as "politeness"; "" = the reward's own name."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """The lowest and highest reward; a reward outside is a failure."""
+    """The lowest and highest reward; a reward outside this range is a failure."""
     executor: str | dict[str, Any] = ""
     """Your own agent as "agent.py:run", or { command = "python agent.py", present = ... }; "" = the
     task's program, or one call to the executor."""
@@ -548,7 +552,7 @@ class Config(Group):
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
             if role != "executor" and settings.extra.get("response_format", "none") != "none":
-                raise ValueError(f"the run decides the format of replies of role {role}")
+                raise ValueError(f"the run decides the format of the {role} replies")
         outside = [k for k in self.init.frozen if not 0 <= k < self.size]
         if outside:
             raise ValueError(f"init.frozen names {outside}, but instincts are 0..{self.size - 1}")

@@ -41,7 +41,7 @@ def header_fault(name: str, value: str) -> str:
         return ""
     return (
         f"{name!r} may hold a secret, and settings are kept with the run. Name the variable that "
-        f'it is in, "{name}" = "$PCO_API_KEY", or any other that begins with PCO_'
+        f'holds it, "{name}" = "$PCO_API_KEY", or any other that begins with PCO_'
     )
 
 

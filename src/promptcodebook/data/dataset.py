@@ -317,7 +317,7 @@ class DataCheck:
         """What deserves a look, a sentence for each kind and split: how many, and the first few."""
         lines = [
             f"{missing} of {self.counts[split]} examples in {split} lack a target; a reward that "
-            "compares leaves them out."
+            "compares answers with targets leaves them out."
             for split, missing in self.missing_targets.items()
             if 0 < missing < self.counts[split]
         ]

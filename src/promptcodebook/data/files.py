@@ -442,7 +442,7 @@ def read_sheets(path: Path, header: bool | None) -> Tables:
     name, rows = next(iter(found.items()), ("", list[Any]()))
     table = _sheet(path.name, f"{path} {name}".strip(), rows, header)
     others = ", ".join(map(repr, list(found)[1:]))
-    notes = (f"the sheet {name!r} is read, and not {others}",) if others else ()
+    notes = (f"the sheet {name!r} is read, but not {others}",) if others else ()
     return replace(table, notes=(*notes, *table.notes))
 
 

@@ -103,7 +103,7 @@ def _settled(plan: assembly.Plan) -> list[Diagnosis]:
     what = "; ".join(filter(None, (parts, select_remark(config))))
     findings = [Diagnosis("settings", "ok", what)]
     if (alone := independent(plan.judged)) < judged:
-        what = f"{judged} test examples hold {alone} independent ones: the verdict counts those"
+        what = f"{judged} test examples, {alone} of them independent: the verdict counts only those"
         findings.append(Diagnosis("groups", "ok", what))
     if remark := verdict_remark(judged, alone):
         step = "add rows, or give test a larger share: data.fractions"
@@ -244,7 +244,7 @@ def _look_at_untrusted(config: Config, asked: bool) -> Diagnosis | None:
     shared = [role for role in others if address(config.model_of(role)) == address(spec)]
     if not shared:
         return Diagnosis("endpoint", "ok", "no other role shares its endpoint")
-    what = f"shared with {', '.join(shared)}: all they send, the input included, reaches it too"
+    what = f"shared with {', '.join(shared)}: all their messages, even the input, reach it too"
     step = "give the untrusted role an endpoint of its own: roles.untrusted.model"
     return Diagnosis("endpoint", "warn", what, step)
 
@@ -360,7 +360,7 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
     reward = Diagnosis("reward", "ok", f"{rollout.reward:g} for this answer")
     values = {rollout.reward, *(score and score.value for _, score in tried.scores)}
     if len(tried.scores) > 1 and values == {config.reward_range[0]}:
-        what = f"{reward.what}, the reference and nonsense alike: nothing that was tried scores"
+        what = f"{reward.what}, the reference and nonsense all earn the lowest reward"
         step = f"{_data_check(plan)}, and read the reward again"
         reward = Diagnosis("reward", "warn", what, step)
     return [*findings, Diagnosis("generator", "ok", length), answered, reward]
@@ -462,7 +462,7 @@ def _carried(
     for role, fault in own.items():
         what = fault or "carries it"
         if fault and role in shots and shots[role] is None:
-            what += f"; carries it with the templates {_SHOTS}"
+            what += f"; fills it with the templates {_SHOTS}"
         findings.append(Diagnosis(f"role {role}", "warn" if fault else "ok", what))
     weak = {name: [r for r, fault in each.items() if fault] for name, each in by_set.items()}
     best = min(weak, key=lambda name: len(weak[name]))  # the user's own, where both are alike

@@ -97,7 +97,7 @@ async def probe(
 
 
 async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[Diagnosis]:
-    accepted = f"the key in {key.name} is accepted" if key else "none sent, none asked for"
+    accepted = f"the key in {key.name} is accepted" if key else "no key was sent or asked for"
     begun, model = time.perf_counter(), spec.model
     try:
         listed = await endpoint.models()
@@ -119,7 +119,7 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[D
     if model in listed:
         found = Diagnosis("model", "ok", f"{model} is listed")
     elif not model and len(listed) == 1:
-        found = Diagnosis("model", "ok", f"the only one is {listed[0]}")
+        found = Diagnosis("model", "ok", f"the only model listed is {listed[0]}")
     elif not model:
         found = Diagnosis("model", "fail", f"several are listed: {names}", "add #MODEL to the spec")
     reached = Diagnosis("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms")

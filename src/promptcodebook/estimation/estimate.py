@@ -274,21 +274,21 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
     yield f"the counts are from a dry run with dummy replies and rewards{scaled}"
     yield (
         f"low / expected / high: {manners('solved', 100)} % of the answers get the full reward, "
-        f"and the others blame {manners('blamed', 100)} % of the parts that can be blamed"
+        f"and for the others {manners('blamed', 100)} % of the parts that can be blamed are"
     )
     if plan.dataset.val and config.validation.every:
         yield "low: training ends as early as validation.patience and target_score let it"
     yield (
         f"a typical answer has {ANSWER} tokens, or max_tokens if less. Replies may be "
         f"{OTHER_REPLIES:g} times longer or shorter, prompts {OTHER_PROMPTS:g} times; a model that "
-        "thinks aloud may exceed the high"
+        "thinks aloud may exceed the high estimate"
     )
     yield f"tokens are an {TOKENIZER}; the model's tokenizer may count a third more or less"
     yield "no reply comes from the cache, and no call fails"
     if isinstance(plan.task.program, AgentProgram) and not plan.task.program.stages:
         yield (
             f"your executor is counted as {USUAL.agent_calls} call per answer, {MUCH.agent_calls} "
-            "for the high"
+            "in the high estimate"
         )
     unknown = sorted({share.model for share in made.roles if share.usd is None})
     if unknown:

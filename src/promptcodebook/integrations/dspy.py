@@ -368,7 +368,7 @@ def _read_rows(given: Mapping[Split, Sequence[Any]]) -> tuple[Dataset, dict[str,
     first, *others = inputs.values()
     names = [name for name in first if all(name in other for other in others)]
     if not names:
-        raise DataError("the rows have no input in common", hint="row.with_inputs('question')")
+        raise DataError("the rows share no input field", hint="row.with_inputs('question')")
     template = names[0] if len(names) == 1 else "\n\n".join(f"{n}: {{{n}}}" for n in names)
     render = parse_input_template(template if len(names) > 1 else f"{{{names[0]}}}").render
 

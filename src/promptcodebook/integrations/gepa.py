@@ -39,7 +39,7 @@ class TaskModel:
         itself."""
         ask = _asking.get()
         if ask is None:
-            message = "a TaskModel was asked outside of an evaluation"
+            message = "a TaskModel was asked outside an evaluation"
             raise ConfigError(message, hint="ask it in the thread that calls adapter.evaluate")
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return ask(list(map(read_message, turns))).text

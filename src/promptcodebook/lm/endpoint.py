@@ -165,7 +165,7 @@ class HttpTransport:
         try:
             return await work
         except aiohttp.ConnectionTimeoutError:
-            kind, detail = Incident.REFUSED_CONNECTION, "no connection within its time"
+            kind, detail = Incident.REFUSED_CONNECTION, "no connection within the timeout"
         except TimeoutError:
             kind, detail = Incident.TIMEOUT, f"after {self._timeout:g} s"
         except aiohttp.ClientConnectorError as error:

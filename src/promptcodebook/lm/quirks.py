@@ -368,13 +368,13 @@ class FormSearch:
         cap = self.sent.get(_field(name, self.sent) or "", 0) if name == "max_tokens" else 0
         if name == "max_tokens" and cap <= _LEAST:
             error.hint = (
-                f"shorten prompts and inputs, or set roles.{role}.model to one with more room"
+                f"shorten prompts and inputs, or set a roles.{role}.model with a longer context"
             )
         elif setting := its.get("setting"):
             setting = setting.replace("ROLE", role).replace("LESS", str(cap // 4))
             error.hint = f"--set {setting}"
         elif name and name != "system":
-            needed = its.get("needed", f"an endpoint that takes {name}")
+            needed = its.get("needed", f"an endpoint that accepts {name}")
             hint = f"take {name} out of roles.ROLE.extra, or name {needed}"
             error.hint = hint.replace("ROLE", role)
         elif where.base_url.startswith("http"):
@@ -412,7 +412,7 @@ class KnownForms:
         """Takes note of a form that was accepted."""
         if search.quirks is not self.quirks and search.first:
             self.quirks = search.quirks
-            _log.info("requests take another form from now on: %s", search.quirks)
+            _log.info("requests are sent in a different form from now on: %s", search.quirks)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -335,7 +335,7 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
             raise no_model(f"{f'role {role}' if named else 'the run'} has no model")
         if headers and specs.get(spec) not in (None, {}, headers):
             message = f"two roles send different headers to {spec}"
-            raise ConfigError(message, hint="give one of them another spec, or the same headers")
+            raise ConfigError(message, hint="change one of the specs, or use the same headers")
         specs[spec] = headers or specs.get(spec, {})
     return specs
 

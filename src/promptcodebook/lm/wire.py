@@ -120,7 +120,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     if reason == "content_filter" and not (text or calls):
         why = _why(choice)[:_LONGEST_REASON]
         what = f"a filter of {server} withheld the reply ({why})"
-        hint = "reword the input, or leave the example out; some providers take safety settings"
+        hint = "reword the input, or leave the example out; some providers accept safety settings"
         error = errors.ReplyWithheld(what, hint=hint, **about)
         error.usage = counted
         raise error
@@ -434,7 +434,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     told = status in (400, 403, 429) and re.search(empty, body.message, re.I) is not None
     if status == 402 or told or {body.code, body.kind} & {*dialects()["no_credit"]["codes"]}:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
-        other = f", or put another key into {where.key.name}" if where.key is not None else ""
+        other = f", or put a different key into {where.key.name}" if where.key is not None else ""
         hint = f"top up the account{other}"
     elif status in (429, 503, 529):
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"

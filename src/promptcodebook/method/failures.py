@@ -107,7 +107,7 @@ class FailureWatch:
             raise _fruitless(what, lasting[0], ())
         failures = [r.failure for r in self._rewrites if r.failure is not None]
         if len(failures) * 2 > self._window:
-            what = f"{len(failures)} of the last {len(self._rewrites)} rewrites brought no text"
+            what = f"{len(failures)} of the last {len(self._rewrites)} rewrites produced no text"
             raise _fruitless(what, failures[0], ())
 
 

@@ -67,7 +67,7 @@ def budget_remark(plan: Plan) -> str:
         return ""
     short = f"a verdict takes about {plural(verdict, 'call')} on {plural(rows, 'test input')}"
     what = f"{short}, and a batch of training {plural(training, 'call')}"
-    return f"{plural(limit, 'call')} are few: {what}; --budget {verdict + training}calls buys both"
+    return f"{plural(limit, 'call')} are few: {what}; both fit --budget {verdict + training}calls"
 
 
 def _calls_of_batch(plan: Plan) -> int:
@@ -172,8 +172,8 @@ class VerdictReserve:
         self._told.add(name)
         if least > limit - _amounts(self._gate.ledger.total).get(name, 0.0):
             unit = {"tokens": "tokens", "usd": "US$", "seconds": "seconds"}[name]
-            what = f"{limit:,g} {unit} buy no verdict: it takes about {float(f'{least:.2g}'):,g}"
-            self._problem.tell(Note(f"{what} besides the training"))
+            what = f"{limit:,g} {unit} are too few for a verdict: about {float(f'{least:.2g}'):,g}"
+            self._problem.tell(Note(f"{what} are needed besides the training"))
 
     def _rows_cost(self, name: str, rows: tuple[int, int]) -> float | None:
         """What these rows take of a limit, on as many inputs as a verdict needs."""

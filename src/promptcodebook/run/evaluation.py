@@ -348,7 +348,7 @@ class Evaluating:
             message = f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}"
             raise ConfigError(message, hint=f"the rows are {', '.join(ROWS)}")
         if prompt and row != LEARNED:
-            what = f"{verb}: a row belongs to a policy's verdict, and a prompt has none"
+            what = f"{verb}: a row belongs to a policy's verdict, and a prompt has no verdict"
             raise ConfigError(what, hint="leave out the row or the prompt")
         subject = Subject.resolve(policy, given)
         examples = sample.examples(subject.assembled)
@@ -422,7 +422,7 @@ class Evaluating:
                 return self.subject.assembled.plan.with_columns(file.base_prompt, own)
             return FixedPrompt(prompt.text, prompt.stages)
         if task.oracle is None:
-            message = f"{task.name} does not know the right instructions of its inputs"
+            message = f"{task.name} does not know the right instructions for its inputs"
             raise ConfigError(message, hint="choose another row")
         return OraclePrompt(task.oracle, file.base_prompt)
 

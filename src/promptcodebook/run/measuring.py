@@ -323,7 +323,7 @@ class Distiller:
 
     def __init__(self, subject: Subject, logged: Sequence[Imitated], needs: Needs) -> None:
         if subject.file.router is not None:
-            message = "this policy asks no encoder: its routes are ranked already"
+            message = "this policy uses no encoder: its routes are ranked already"
             raise ConfigError(message, hint="distil a run with router.kind = 'encoder'")
         if not subject.file.encoder:
             message = "this policy has no encoder: it takes the same instincts for every input"
@@ -363,8 +363,8 @@ class Distiller:
     @property
     def plan(self) -> str:
         return (
-            f"{len(self._logged)} logged routes; asking {len(self.fresh)} fresh ones and answering "
-            f"{len(self.validation)} validation examples under both: about {self.calls} calls"
+            f"{len(self._logged)} logged routes; asking for {len(self.fresh)} more and answering "
+            f"{len(self.validation)} validation examples with both: about {self.calls} calls"
         )
 
     @property
@@ -380,7 +380,7 @@ class Distiller:
         ):
             made = await self._fitted(done)
             if self.validation:
-                done(f"answering {len(self.validation)} validation examples under both")
+                done(f"answering {len(self.validation)} validation examples with both policies")
                 made = await self._judged(made)
         file = made.file.with_about(distilled=made.as_json())
         # The verdict on the encoder's routes holds for routes that earn as much.

@@ -393,7 +393,7 @@ def _moved(before: Config, now: Config) -> tuple[str, ...]:
     other = [(old, new) for old, new in specs if old != new]
     if not all(same_model(old, new) for old, new in other):
         return ()
-    return tuple(f"the model {old} is called at {new} now" for old, new in other)
+    return tuple(f"the model {old} is now called at {new}" for old, new in other)
 
 
 def _longer(

@@ -116,7 +116,8 @@ class Run:
     def _required(self, found: _T | None) -> _T:
         if found is None:
             raise errors.PolicyError(
-                "this run's optimizer leaves no policy, or it stopped before its first codebook",
+                "this run has no policy: its optimizer does not produce one, "
+                "or the run stopped before its first codebook",
                 hint="its prompts are in the rows of its verdict: run.rows[...].prompt",
             )
         return found
@@ -205,10 +206,10 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
 def check_keywords(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `config`. Raises ConfigError for a value of a wrong type."""
     config, kinds = given.get("config"), (Config, Mapping)
-    require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
+    require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml returns")
     require_type(verb, "roles", given.get("roles"), (Mapping,), _ROLES)
-    require_type(verb, "budget", given.get("budget"), (str,), "a text such as '5usd' or '2Mtok'")
-    require_type(verb, "prompt", given.get("prompt"), (str, Path), "a text or a file's Path")
+    require_type(verb, "budget", given.get("budget"), (str,), "a string such as '5usd' or '2Mtok'")
+    require_type(verb, "prompt", given.get("prompt"), (str, Path), "a string or a file's Path")
     return config.model_dump() if isinstance(config, Config) else dict(config or {})
 
 
@@ -303,7 +304,7 @@ def sources_of(
     """The objects that a `verb` of Python was called with. Raises ConfigError when one is of a
     wrong type."""
     require_type(verb, "data", data, (Dataset,), "a Dataset: data = pco.load(...)")
-    ready = "a function of an example and an output, or a ready-made one such as 'exact'"
+    ready = "a function of an example and an output, or a ready-made reward such as 'exact'"
     require_type(verb, "reward", reward, (Callable, str, Mapping), ready)
     agent = "a function of prompt, example and lm"
     require_type(verb, "executor", executor, (Callable, str), agent)

@@ -238,7 +238,7 @@ class Subject:
     def resolve(cls, policy: AnyPolicy | None, given: EvaluationOptions) -> Subject:
         """The policy under its own settings, what was given laid over them. Raises ConfigError,
         DataError, PolicyError, RunNotFound, RunNotTrusted, TaskError."""
-        kinds, what = (str, Path, Run, Policy, Prompt), "a Run, a Policy, what names one, or a text"
+        kinds, what = (str, Path, Run, Policy, Prompt), "a Run, a Policy, a reference, or a string"
         require_type(given.verb, "policy", policy, kinds, what, optional=False)
         run, typed = None, given.sources
         # Nothing shows whether an LM object is the one that answered, unless it made this very run.

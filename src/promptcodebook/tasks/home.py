@@ -102,7 +102,7 @@ def home_of(package: Path, data_dir: Path | None = None) -> Home:
     if kept:
         return Home(copy, "the public copy that was fetched")
     origin = (
-        "a few examples of our own that ship with the package, too few to measure anything; for "
+        "a few examples of our own, shipped with the package, too few to measure anything; for "
         f"the benchmark's data give --data DIR, or type: pco data fetch {name}"
     )
     return Home(package / "examples", origin, own=True)

@@ -339,7 +339,7 @@ def test_a_prompt_that_is_found_nowhere_costs_nothing(tmp_path: Path) -> None:
     lm = ScriptedLM().reply_with(lambda request: asked.append(request) or "R")  # type: ignore[func-returns-value]
     config = {"preset": "small", "size": 2, "init": {"instincts": ("Say R.", "Say P.")}}
     agent = pco.Agent(function=shop_of, present="Another prompt.")
-    with pytest.raises(ConfigError, match="the prompt finds no place"):
+    with pytest.raises(ConfigError, match="the prompt is missing from what the agent asks"):
         pco.optimize(
             data(), right, lm, config=config, executor=agent, runs_dir=tmp_path, progress=False
         )
@@ -388,7 +388,7 @@ def test_the_doctor_says_whether_the_prompt_has_a_place(tmp_path: Path) -> None:
     assert "its prompt has a place" in found.out
     (place / "prompt.txt").write_text("Another prompt.", "utf-8")
     found = typed("doctor", *TYPED, "--json", cwd=place)
-    assert found.code == 1 and "the prompt finds no place" in found.out
+    assert found.code == 1 and "the prompt is missing from what the agent asks" in found.out
 
 
 def test_a_batch_runs_the_agent_of_a_policy(tmp_path: Path) -> None:

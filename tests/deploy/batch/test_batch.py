@@ -163,10 +163,10 @@ def test_what_is_under_way_is_not_mixed_with_another_job(work: Path, server: Ser
     batch(work, server, "--prefix", "x_").error(2, "prefix is different")
     text = (work / "p.json").read_text()
     (work / "p.json").write_text(text.replace('"seed": 0', '"seed": 1'))
-    batch(work, server).error(2, "REF is another policy")
+    batch(work, server).error(2, "REF is a different policy")
     (work / "p.json").write_text(text)
     write_rows(work / "in.jsonl", 41)
-    batch(work, server).error(2, "IN has other bytes")
+    batch(work, server).error(2, "the contents of IN changed")
     anew = batch(work, server, "--restart", "--json")
     assert anew.code == 0 and anew.json["resumed"] == 0 and anew.json["calls"] == 82
 
@@ -198,7 +198,7 @@ def test_a_folder_of_somebody_else_is_not_taken_for_a_batch(
     other = work / "out.jsonl.part" / "thesis.txt"
     other.parent.mkdir()
     other.write_text("mine")
-    batch(work, server, *more).error(2, "out.jsonl.part", "is not a batch's", "another OUT")
+    batch(work, server, *more).error(2, "out.jsonl.part", "belongs to no batch", "another OUT")
     assert server.calls == 0
     assert [each.name for each in other.parent.iterdir()] == ["thesis.txt"]
     other.unlink()

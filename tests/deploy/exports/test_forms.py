@@ -109,7 +109,7 @@ def test_what_is_one_text_says_that_it_does_not_route() -> None:
     prompt = prompt_of(file)
     assert prompt["row"] == "concat"
     assert prompt["messages"] == [{"role": "system", "content": file.concat}]
-    assert "cannot be carried by a single text" in prompt["note"]
+    assert "a single prompt cannot do" in prompt["note"]
     prompt = prompt_of(file.with_about(best_fixed="The best one."))
     assert prompt["row"] == "best_fixed" and prompt["messages"][0]["content"] == "The best one."
     staged = file.model_copy(update={"stages": ("find", "read")})

@@ -540,9 +540,9 @@ GOOD, BAD = of_arms((0.9, 0.3), HONEST, 40), of_arms((0.3, 0.9), HONEST, 40)
         ([*EQUAL, *UP], 1.0, "promote", "above the margin"),
         ([*EQUAL, *DOWN], 0.1, "wait", "may be anything"),
         ([*EQUAL, *DOWN], 1.0, "roll back", "lower by"),
-        ([*EQUAL, *FAILS], 0.1, "wait", "one key alone would end it"),
+        ([*EQUAL, *FAILS], 0.1, "wait", "a single key would end it"),
         ([*EQUAL, *FAILS], 1.0, "roll back", "of its requests fail"),
-        ([*of_arms((0.5, 0.5), HONEST[:1], 300), *UP], 0.1, "wait", "one key alone would end it"),
+        ([*of_arms((0.5, 0.5), HONEST[:1], 300), *UP], 0.1, "wait", "a single key would end it"),
         ([*UP], 0.1, "promote", "above the margin"),  # there is no other key
         ([*BAD, *UP], 0.1, "roll back", "lower by"),  # nor does one hold it up
         ([*GOOD, *DOWN], 0.1, "promote", "above the margin"),

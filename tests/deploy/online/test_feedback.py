@@ -114,7 +114,7 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         ({"reward": "1"}, 400, "a number"),
         ({}, 400, "a number"),
         ({"reward": 1, "feedback": "x" * 1_000_000}, 413, "10000 characters"),
-        ({"reward": 1, "feedback": 5}, 400, "must be a text"),
+        ({"reward": 1, "feedback": 5}, 400, "must be a string"),
         ({"reward": 1, "key": "k" * 201}, 400, "at most 200"),
     ],
 )

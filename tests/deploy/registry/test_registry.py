@@ -521,13 +521,13 @@ def forged(lines: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 @pytest.mark.parametrize(("at", "change", "fault"), [
-    (0, {"format": "promptcodebook registry 9"}, "line 1 .* does not have it there"),
+    (0, {"format": "promptcodebook registry 9"}, "line 1 .* has no place there"),
     (1, None, "line 3 .* does not hold its version"),
     (2, None, "line 5 .* does not hold its version"),
     (1, {"policy": "{}"}, "line 2 .* its policy is not sha256"),
     (3, None, "line 4 .* it says that it is entry 2"),
-    (-1, {"lines": 7}, "line 9 .* the last one of another file"),
-    (4, {"kind": "registry", "format": "promptcodebook registry 1"}, "line 5 .* have it there"),
+    (-1, {"lines": 7}, "line 9 .* the last line of a different file"),
+    (4, {"kind": "registry", "format": "promptcodebook registry 1"}, "line 5 .* no place there"),
 ])  # fmt: skip
 def test_lines_whose_sums_are_right_must_still_fit_together(
     data: bytes, empty: Registry, at: int, change: dict[str, Any] | None, fault: str

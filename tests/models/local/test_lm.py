@@ -164,7 +164,7 @@ def test_a_local_model_reads_text_and_takes_the_form_of_a_reply() -> None:
 
 @pytest.mark.parametrize(("name", "value", "message"), [
     ("presence_penalti", 1, r"did you mean 'presence_penalty'\?"),
-    *(("stop", value, "stop is not a text, or a list of texts") for value in ([3], [""], 3)),
+    *(("stop", value, "stop is not a string, or a list of strings") for value in ([3], [""], 3)),
     *(("frequency_penalty", v, "is not a number from -2 to 2") for v in ("high", True, 2.1)),
     ("presence_penalty", -2.1, "presence_penalty is not a number from -2 to 2"),
 ])  # fmt: skip

@@ -388,7 +388,7 @@ def test_it_runs_through_the_same_models_store_and_verdict(tmp_path: Path) -> No
     assert run.conclusion is not None
     assert [row.name for row in run.conclusion.rows] == ["present", "asked"]
     assert run.usage["updater"].calls == 1 and run.usage["executor"].calls > 0
-    with pytest.raises(pco.PcoError, match="leaves no policy"):
+    with pytest.raises(pco.PcoError, match="this run has no policy"):
         _ = run.policy
     with closing(RunStore.open(run.path)) as store:
         assert store.outline().ended == "finished"

@@ -37,7 +37,7 @@ _VARIABLES = (
 _OURS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _LINE = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
 _LINE_OF = '{"id": ..., "output": ...}'
-_UNHEARD = "it must call the API of OpenAI: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
+_UNHEARD = "it must call OpenAI's API: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
 _HINT = "put {{pco}} into the agent's system prompt, or name its current prompt: --prompt FILE"
 
 
@@ -185,7 +185,7 @@ class Agent:
         env = {**environment(self.env), **own}
         program = self.folder / command[0] if os.sep in command[0] else command[0]
         if shutil.which(program, path=env.get("PATH")) is None:
-            what = f"the agent does not start: {shell(*command)}: no such program"
+            what = f"the agent cannot be started: {shell(*command)}: no such program"
             raise ExecutorError(what, hint="run the command yourself")
         pipe, (read, tether) = asyncio.subprocess.PIPE, os.pipe()
         supervisor = sys.executable, "-I", "-S", str(Path(__file__).with_name("supervise.py"))
@@ -347,8 +347,8 @@ async def _called(returned: Awaitable[str | Output]) -> Output:
 
 
 def _nowhere(endpoint: TrainingEndpoint, kind: type[PcoError]) -> PcoError:
-    asked = f"in none of its {endpoint.calls} calls" if endpoint.calls else "it made no call"
-    what = f"the prompt finds no place in what the agent asks its model: {asked}"
+    asked = f"none of its {endpoint.calls} calls has it" if endpoint.calls else "it made no call"
+    what = f"the prompt is missing from what the agent asks its model: {asked}"
     return kind(what, hint=_HINT if endpoint.calls else _UNHEARD)
 
 

@@ -68,7 +68,7 @@ class PromptPlaces:
         names = set[str]()
         for mark in (mark for text in shown for mark in MARKER.finditer(text)):
             if (name := mark[1] or "") in names:
-                raise Refusal(f"the marker {mark[0]} is in one request twice: remove one")
+                raise Refusal(f"the marker {mark[0]} appears twice in one request: remove one")
             names.add(name)
             if len(names) > _MOST_MARKERS:
                 raise Refusal(f"a request may have at most {_MOST_MARKERS} markers")
@@ -79,9 +79,7 @@ class PromptPlaces:
                 turned[at] = Message("system", text) if found else message
             elif message.role == "user" and self.question in message.content and self.question:
                 if message.content.count(self.question) * len(self.input) > _LARGEST:
-                    raise Refusal(
-                        "a message repeats the question too often to replace each with the input"
-                    )
+                    raise Refusal("a message repeats the question too often to replace every copy")
                 turned[at] = read_message(rewritten(message.wire, self._ask))
         return turned, stages
 
@@ -93,7 +91,7 @@ class PromptPlaces:
         if names := [mark[1] or "" for mark in MARKER.finditer(text)]:
             if unknown := [n for n in names if n and prompt.stages and n not in prompt.stages]:
                 known = ", ".join(prompt.stages)
-                raise Refusal(f"no prompt is learned for the stage {unknown[0]!r}: {known} are")
+                raise Refusal(f"no prompt is learned for stage {unknown[0]!r}, only for {known}")
             return MARKER.sub(lambda mark: _own(prompt, mark[1] or ""), text), names
         own = {text.strip(): stage for stage, text in self.present.items() if text.strip()}
         found = list[str]()

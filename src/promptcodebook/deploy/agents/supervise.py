@@ -55,7 +55,7 @@ def _become(command: list[str]) -> None:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        os.write(2, f"the command does not start: {error.strerror}\n".encode())
+        os.write(2, f"the command cannot be started: {error.strerror}\n".encode())
     os._exit(127)
 
 

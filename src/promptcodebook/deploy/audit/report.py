@@ -145,7 +145,7 @@ class HazardJudge:
 FORMAT = "promptcodebook audit 1"
 NO_DATA = "copies of training data: there was no data to compare with"
 _NO_JUDGE = "hazards: no model judged the texts"
-_FIELD = "it goes with every request, and decides more than how replies are sampled"
+_FIELD = "it is sent with every request, and decides more than how replies are sampled"
 _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 
 

@@ -127,7 +127,7 @@ def _require_ours(folder: Path) -> None:
     # A process that died before it wrote job.json has left its lock alone.
     left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
     if left and _JOB not in left:
-        message = f"already exists and is not a batch's: it has {min(left)!r} but no {_JOB}"
+        message = f"already exists and belongs to no batch: it has {min(left)!r} but no {_JOB}"
         raise ConfigError(f"{folder} {message}", hint="name another OUT, or move that folder")
 
 
@@ -150,15 +150,15 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
     if not changed:
         return known
     means = {
-        "input": "IN has other bytes",
-        "policy": "REF is another policy",
+        "input": "the contents of IN changed",
+        "policy": "REF is a different policy",
         "ray": f"it was started {'with' if known.get('ray') else 'without'} --ray",
     }
     changes = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
     more = f", and {len(changes) - 3} more" if len(changes) > 3 else ""
     hint = f"repeat the first command; or {again} --restart discards the paid answers"
     if changed == ["ray"]:
-        alone = f"{again} --ray local continues here alone"
+        alone = f"{again} --ray local continues on this machine only"
         hint = alone if known.get("ray") else "leave out --ray"
     why = f"{'; '.join(changes[:3])}{more}"
-    raise RunChanged(f"{folder} holds another batch, which is not finished: {why}", hint=hint)
+    raise RunChanged(f"{folder} holds a different batch, which is not finished: {why}", hint=hint)

@@ -55,10 +55,10 @@ def batch(
     """Answer every row of IN with a policy, and write OUT in the same order.
 
     OUT has the rows of IN with three more columns: answer, route (the instincts in the prompt) and
-    error. If a row fails, the others continue and the exit code is 1. --restart asks it again; the
-    other answers come from the reply cache. OUT.part holds the results until OUT is complete. After
-    Ctrl-C, a kill, a full disk or a reached budget, the same command continues and pays for no
-    finished reply twice. A budget covers all these sessions."""
+    error. If a row fails, the others continue and the exit code is 1. --restart asks that row
+    again; the other answers come from the reply cache. OUT.part holds the results until OUT is
+    complete. After Ctrl-C, a kill, a full disk or a reached budget, the same command continues and
+    pays for no finished reply twice. A budget covers all these sessions."""
     reference = command.resolved(ref, trust=typed.trust, use=True)
     typed.given("pco batch").require_objects(reference)
     if input_column:

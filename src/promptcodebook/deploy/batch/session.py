@@ -88,9 +88,7 @@ class BatchSession:
             message = f"{source.path} has no types, which Parquet needs"
             raise errors.ConfigError(message, hint="name an OUT that ends in .jsonl")
         if taken := [name for name in added_names(order.prefix) if name in source.columns]:
-            message = (
-                f"{source.path} has a column {taken[0]!r}, and the output adds one of that name"
-            )
+            message = f"{source.path} has a column {taken[0]!r}, which the output would add"
             hint = "--prefix pco_ puts pco_ before the names of the added columns"
             raise errors.ConfigError(message, hint=hint)
         _require_columns(source, file)
@@ -287,6 +285,6 @@ class _Order:
     def _hopeless(self) -> errors.TooManyFailures:
         first, *more = self._failures()
         rows = f"{len(more) + 1} rows" if more else "row"
-        message = f"the last {rows} asked failed, so the batch stops before the rest does too; the "
+        message = f"the last {rows} asked failed, so the batch stops before the others fail; the "
         message += f"first, at {first.stage}: {first.kind}: {first.message}"
         return errors.TooManyFailures(message, hint=first.hint or "pco doctor")

@@ -50,7 +50,7 @@ def export(
         return
     note(f"wrote {', '.join(written)}")
     if not made.live:
-        note("it does not choose instincts for each input, as the file says")
+        note("as the file says, it does not choose instincts for each input")
 
 
 def export_registry(

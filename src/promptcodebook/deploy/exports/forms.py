@@ -87,9 +87,8 @@ def _system_prompt(file: PolicyFile, name: str) -> Export:
         row, prompt = CONCAT, Prompt(file.concat)
         which = "all instincts at once (row concat)"
     note = (
-        "One prompt for every input. The policy chooses instincts and composes a prompt for each "
-        f"input; that cannot be carried by a single text. This is {which} of the run's verdict, "
-        "which says what it scored."
+        "The policy composes a prompt for each input, which a single prompt cannot do. This is "
+        f"{which} from the run's verdict, which shows its score."
     )
     texts = prompt.stages or {"": prompt.text}
     messages = {stage: [{"role": "system", "content": text}] for stage, text in texts.items()}

@@ -281,7 +281,7 @@ class BodyReader:
                             raise too_long
                         more = max(0, len(data) - _SHORT_BODY) - held
                         if more and not self._room.take(caller, more):
-                            raise _busy("too many long bodies are under way")
+                            raise _busy("too many long bodies are being received")
                         held += more
             except TimeoutError:
                 text = f"the body did not come within {self._wait_s:g} s"
@@ -396,7 +396,7 @@ class Metrics:
         self._requests = self.counter("pco_requests", "Requests answered.", "path", "status")
         self._seconds: Any = self._library.Histogram(
             "pco_request_seconds",
-            "From a request's arrival to its last byte.",
+            "Time from a request's arrival to its reply's last byte.",
             ["path"],
             buckets=_SECONDS,
             registry=self._registry,
@@ -547,7 +547,7 @@ class Admission:
     def place(self, visit: RequestContext) -> Generator[None]:
         """Room for a completion. Raises Refusal when there is none, or none for this caller."""
         if not self._places.take(visit.caller):
-            others = "; the places left are for other keys" if self._places.free else ""
+            others = "; the remaining places are for other keys" if self._places.free else ""
             message = f"{self.in_flight} completions are under way, and no more may wait{others}"
             raise _busy(message)
         try:

@@ -120,7 +120,7 @@ class ChatRequest(BaseModel):
     max_tokens: _Some = None
     seed: _Count = None
     n: _Some = None
-    stop: AnyText | list[AnyText] | None = Field(None, description="a text or a list of texts")
+    stop: AnyText | list[AnyText] | None = Field(None, description="a string or a list of strings")
     stream: _Flag = None
     stream_options: _Object = None
     response_format: _Object = None

@@ -112,7 +112,7 @@ def decide_without_one(
         return whole
     for key, _ in given.most_common(_ASKED):
         if without(key).action != whole.action:
-            why = f"one key alone would end it: {whole.why}"
+            why = f"a single key would end it: {whole.why}"
             return replace(whole, action="wait", why=why)
     return whole
 
@@ -174,7 +174,7 @@ def decide(
         if difference(worst, best, REWARD_ALPHA)[0] > margin:
             action, why = "promote", f"{claim}, whatever the users without feedback would say"
         elif doubt := _doubt((canary, control), silent, margin):
-            why = f"among those who answer {gain}, but {doubt}"
+            why = f"among users who give feedback {gain}, but {doubt}"
         else:
             action, why = "promote", claim
             if factor > 1:

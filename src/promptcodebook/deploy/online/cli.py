@@ -88,9 +88,9 @@ def feedback(
     run_sync(add())
     kept = {name: became[name] for name in ("unknown", "erased", "conflict", "full")}
     kept = {"kept": became["kept"] + became["again"], **kept}
-    text = f"kept {plural(kept['kept'], 'row')}; not kept: {kept['unknown']} of unknown requests, "
-    text += f"{kept['erased']} of erased ones, {kept['conflict']} whose key was used for other "
-    text += f"content, {kept['full']} of requests with no room for more"
+    text = f"kept {plural(kept['kept'], 'row')}; not kept: {kept['unknown']} for unknown requests, "
+    text += f"{kept['erased']} for erased ones, {kept['conflict']} whose key had other "
+    text += f"content, {kept['full']} for requests with no room for more"
     command.show(lambda: kept, lambda: text, as_json=as_json)
 
 
@@ -108,7 +108,7 @@ def _row(record: SourceRow) -> Feedback:
 def learn(
     ref: command.Ref,
     half_life: str = typer.Option("14d", help="Age at which a logged request counts half."),
-    run: str = typer.Option("", help="The run that made the policy, if REF does not say."),
+    run: str = typer.Option("", help="The run that made the policy, if REF does not name it."),
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The new policy file; default: NAME@latest in the registry."
     ),
@@ -131,7 +131,7 @@ def learn(
     reference = command.resolved(ref, trust=trust, use=True)
     named = REF.fullmatch(ref)
     if output is None and not (named and reference.version):
-        message = f"{ref} is no NAME@REF of the registry, so -o must say where to write"
+        message = f"{ref} is not a NAME@REF in the registry, so -o must say where to write"
         raise ConfigError(message, hint=f"pco learn {shell(ref)} -o learned.pco.json")
     old = reference.file
     asks = bool(learning.require_router(old).center)
@@ -153,7 +153,7 @@ def learn(
     heard = sum(each.feedback for each in traffic)
     unread = {
         "without feedback": sum(each.requests for each in traffic) - heard,
-        "older than those read": heard - len(newest),
+        "older than the requests that were read": heard - len(newest),
         "that no user saw, or beyond what one key may teach": len(newest) - len(logged),
     }
     if not logged:

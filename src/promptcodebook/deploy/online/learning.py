@@ -80,24 +80,24 @@ class Worth:
             )
         held = f"{plural(self.requests, 'held-out request')}"
         if not self.differing:
-            return f"it routes all of {held} as today's version does"
+            return f"it gives all of {held} the same routes as today's version"
         tried = f"{self.effective:.1f} effective requests"
         if self.unequal:
             explored, others = self.answered
             return (
-                f"no gain is claimed: {explored:.1%} of explored requests got feedback and "
+                f"no gain is claimed: {explored:.1%} of the explored requests got feedback and "
                 f"{others:.1%} of the others, so the gain may come from who answers"
             )
         if not self.known:
             return (
-                f"not enough logged to say what it is worth: {self.differing} of {held} get other "
+                f"not enough logged to say what it is worth: {self.differing} of {held} get new "
                 f"routes, and {tried} of {FEWEST} were served them; pco serve --explore 0.1 "
                 "tries more routes"
             )
         doubt = f"; that is a gain {unless(self.factor, 'some routes')}" * (self.gain.low > 0)
         return (
             f"it earns {self.new.text()}, today's version {self.today.text()}: "
-            f"{self.gain.text(signed=True)} on {held} ({self.differing} with other routes, "
+            f"{self.gain.text(signed=True)} on {held} ({self.differing} with different routes, "
             f"{tried} served them){doubt}"
         )
 
@@ -252,7 +252,7 @@ def sort_out(
         if each.reward is None:
             left["without feedback"] += 1
         elif served.fallback or not served.features:
-            left["without a route of the router"] += 1
+            left["without a route from the router"] += 1
         elif served.version not in versions:
             left["of another codebook"] += 1
         elif size and len(served.vector.rstrip("=")) != size:

@@ -265,9 +265,9 @@ def feedback_of(body: Mapping[str, Any]) -> Feedback:
         raise BadFeedback("request_id", what)
     if not isinstance(words, str) or len(words) > _MOST_WORDS:
         status = 413 if isinstance(words, str) else 400
-        raise BadFeedback("feedback", f"a text of at most {_MOST_WORDS} characters", status)
+        raise BadFeedback("feedback", f"a string of at most {_MOST_WORDS} characters", status)
     if not isinstance(key, str) or len(key) > _MOST_KEY:
-        raise BadFeedback("key", f"a text of at most {_MOST_KEY} characters")
+        raise BadFeedback("key", f"a string of at most {_MOST_KEY} characters")
     reward = body.get("reward")
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise BadFeedback("reward", "a number from 0 to 1")
@@ -486,9 +486,9 @@ def _judged(
 
 REFUSED: Mapping[FeedbackStatus, tuple[str, str, int]] = {
     "unknown": ("request_id", "the id of a request that is on record here", 404),
-    "erased": ("request_id", "the id of one that is not erased", 410),
-    "conflict": ("key", "new for each request: this one was sent with other content", 409),
-    "full": ("request_id", "the id of one with room for more feedback", 413),
+    "erased": ("request_id", "the id of a request that has not been erased", 410),
+    "conflict": ("key", "new for each request: this key was sent with different content", 409),
+    "full": ("request_id", "the id of a request with room for more feedback", 413),
 }
 """The field at fault, what it must be, and the HTTP status."""
 

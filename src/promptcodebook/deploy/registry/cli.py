@@ -123,8 +123,8 @@ def promote(
     split: str = typer.Option(
         "conversation",
         metavar="conversation|caller|header:NAME",
-        help="What stays on one version: a conversation of serve.sticky (else each request by "
-        "itself), a caller's key, or a header.",
+        help="What stays on one version: a conversation (a request, if serve.sticky is off), "
+        "a caller's key, or a header.",
     ),
     despite_verdict: bool = typer.Option(
         False, "--despite-verdict", help="Move the ref even if no verdict says to deploy."
@@ -157,7 +157,7 @@ def _canary_of(share: str, margin: float, split: str) -> dict[str, JsonValue]:
     if not 0 < part < 1:
         raise ConfigError(f"--canary {share} is not between 0 and 1", hint="--canary 10%")
     if not re.fullmatch(r"conversation|caller|header:[\w-]+", split, re.ASCII):
-        message = f"--split {split!r} is none of conversation, caller and header:NAME"
+        message = f"--split {split!r} must be conversation, caller or header:NAME"
         raise ConfigError(message, hint="--split header:X-Session-Id")
     return {"share": part, "margin": margin, "split": split}
 
@@ -267,9 +267,9 @@ def _show_move(
         print(f"{ref} already points to {version}")
     elif (tried := entry.canary) and "share" in tried:
         print(f"{ref}: {tried['share']:.3g} of requests try {version[:_SHORT]}")
-        note("a server of the ref with --feedback judges it; without one, it never ends by itself")
+        note("pco serve --feedback judges the canary; otherwise it never ends by itself")
     elif tried:
-        print(f"{ref}: the canary {version[:_SHORT]} ended, and the ref stays")
+        print(f"{ref} does not move: its canary {version[:_SHORT]} ended")
     else:
         print(f"{ref}: {entry.before[:_SHORT] or '(new)'} → {version[:_SHORT]}")
 
@@ -327,7 +327,7 @@ def audit(
             if found not in registry.attestations(version, registering.AUDIT)[-1:]:
                 entry = registry.attest(version, registering.AUDIT, found)
                 if ended := entry.canary:
-                    note(f"{ended['ref']}: the canary {version[:_SHORT]} ended, and the ref stays")
+                    note(f"{ended['ref']} does not move: its canary {version[:_SHORT]} ended")
         elif not report.fails:
             note("to promote it: pco registry freeze REF NAME, then audit NAME@latest")
     if report.fails:

@@ -132,7 +132,7 @@ class Log:
     def add(self, entry: LogEntry) -> None:
         """Takes the next entry. Raises Broken, and stays as it was, where anything is wrong."""
         if entry.seq != self.next:
-            raise Broken(f"it says that it is entry {entry.seq}, and {self.next} comes next")
+            raise Broken(f"it says that it is entry {entry.seq}, but entry {self.next} comes next")
         if entry.digest != entry.hash:
             raise Broken("its hash does not match its content")
         if entry.previous != self.head:
@@ -308,7 +308,7 @@ class LogFile:
         if row is None or not isinstance(row[0], bytes):
             raise self._damaged(f"the policy file of {version} is missing")
         if version_of(row[0]) != version:
-            raise self._damaged(f"the bytes stored for {version} have another hash")
+            raise self._damaged(f"the bytes stored for {version} have a different hash")
         return row[0].decode()
 
     def check(self) -> tuple[Log, list[LogFault]]:
@@ -375,7 +375,7 @@ def _policy_faults(db: sqlite3.Connection, log: Log) -> list[LogFault]:
     for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
         found.add(version)
         if not isinstance(policy, bytes) or version_of(policy) != version:
-            wrong = f"its bytes are not those of {version}"
+            wrong = f"its bytes do not match {version}"
             faults.append(LogFault(f"row {number} of the policies", wrong))
     missing = "the policy file that it stored is missing"
     lacking = [(v, entry.seq) for v, entry in log.versions.items() if v not in found]

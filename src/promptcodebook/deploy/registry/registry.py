@@ -515,7 +515,7 @@ def import_lines(registry: Registry, lines: Iterable[bytes]) -> Taken:
         if log.entries[:shared] != theirs.entries[:shared]:
             raise errors.StoreError(
                 f"the registry {registry.file.path} has its own log, which the "
-                "imported one does not continue",
+                "imported log does not continue",
                 hint=_SINGLE,
             )
         return theirs.entries[shared:]
@@ -551,7 +551,7 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, str], Log]:
 def _take_line(tree: dict[str, Any], versions: dict[str, str], log: Log, number: int) -> None:
     first = tree["kind"] == "registry"
     if first != (number == 1) or (first and tree["format"] != FORMAT):
-        raise Broken(f"a file of the format {FORMAT!r} does not have it there")
+        raise Broken(f"it has no place there in a file of the format {FORMAT!r}")
     if tree["kind"] == "version":
         version, text = tree["version"], str(tree["policy"])
         if version_of(text.encode("utf-8", "surrogatepass")) != version:
@@ -563,4 +563,4 @@ def _take_line(tree: dict[str, Any], versions: dict[str, str], log: Log, number:
         if entry.after not in versions:
             raise Broken(f"the file does not hold its version {entry.after}")
     elif tree["kind"] == "end" and tree["lines"] != number:
-        raise Broken("it is the last one of another file")
+        raise Broken("it is the last line of a different file")

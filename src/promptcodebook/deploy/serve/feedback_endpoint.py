@@ -65,7 +65,7 @@ class Online:
     _waiting: FairQuota = field(default_factory=lambda: FairQuota(_AT_ONCE))
 
     def measure(self, metrics: Metrics) -> None:
-        self._counter = metrics.counter("pco_feedback", "Feedback by its outcome.", "became")
+        self._counter = metrics.counter("pco_feedback", "Feedback received, by outcome.", "became")
         self._reward = metrics.counter("pco_feedback_reward", "Sum of the rewards kept.")
         metrics.gauge(
             "pco_unrecorded", "1 when requests are no longer recorded.", lambda: int(self.log.fails)
@@ -105,7 +105,7 @@ class Online:
         except BadFeedback as error:
             raise Refusal(str(error), status=error.status, param=error.name) from None
         if not self._waiting.take(visit.caller):
-            message = f"{_AT_ONCE} pieces of feedback wait to be written"
+            message = f"{_AT_ONCE} pieces of feedback are waiting to be written"
             raise Refusal(message, status=429, kind="rate_limit_exceeded", retry_after=1)
         try:
             became = await self.log.give(feedback, visit.caller)
@@ -177,7 +177,7 @@ class Online:
         while True:
             now = time.time()
             if (ahead := now - began - time.monotonic()) > _EXPIRE_S:
-                message = "the clock jumped forward by %s: what is old now stays until a restart"
+                message = "the clock jumped forward by %s: what is old now is kept until a restart"
                 _log.error(message, duration(ahead))
             try:
                 await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)

@@ -58,7 +58,7 @@ _Messages = Annotated[
     list[_Turn],
     Field(
         min_length=1,
-        description="a list of at least one message, each an object with a role, and with a text "
+        description="a list of at least one message, each an object with a role, and with a string "
         "or a list of parts as its content",
     ),
 ]
@@ -109,7 +109,7 @@ class Proxy:
         self._prompts = metrics.counter("pco_prompts", about, "mode", "cached")
         about = "Prompts made without a model, by reason."
         self._fallbacks = metrics.counter("pco_fallbacks", about, "part", "reason")
-        about = "Calls of the answers' roles, by whether their usage is known."
+        about = "Calls made for answers, by whether their usage is known."
         self._calls = metrics.counter("pco_calls", about, "role", "known")
         about = "Tokens that these calls took."
         self._tokens = metrics.counter("pco_tokens", about, "role", "kind")

@@ -43,7 +43,7 @@ class ResponsesRequest(BaseModel):
 
     model: AnyText | None = Field(None, description="a text")
     input: AnyText | Annotated[_Objects, Field(min_length=1)] = Field(
-        description="a text, or a list of at least one item, each an object"
+        description="a string, or a list of at least one item, each an object"
     )
     instructions: AnyText | None = Field(None, description="a text")
     max_output_tokens: int | None = Field(
@@ -51,9 +51,9 @@ class ResponsesRequest(BaseModel):
     )
     tools: _Objects | None = Field(None, description="a list of objects")
     tool_choice: AnyText | InstanceOf[dict[str, Any]] | None = Field(
-        None, description="a text or an object"
+        None, description="a string or an object"
     )
-    include: list[Any] | None = Field(None, description="a list of texts")
+    include: list[Any] | None = Field(None, description="a list of strings")
     text: _Object = None
     reasoning: _Object = None
     store: Literal[False] | None = Field(None, description="false: this server stores no responses")
@@ -145,7 +145,7 @@ def _messages(asked: ResponsesRequest) -> list[_Tree]:
 
 def _text(item: _Tree, name: str) -> str:
     if not isinstance(text := item.get(name), str):
-        raise Refusal(f"{name} of an item must be a text", param="input")
+        raise Refusal(f"{name} of an item must be a string", param="input")
     return text
 
 
@@ -153,7 +153,7 @@ def _content(content: object) -> str | list[_Tree]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise Refusal("content and output must be a text or a list of parts", param="input")
+        raise Refusal("content and output must be a string or a list of parts", param="input")
     parts = [_part(part) for part in cast("list[object]", content)]
     # A text alone: not all servers read parts.
     alone = len(parts) == 1 and parts[0]["type"] == "text"

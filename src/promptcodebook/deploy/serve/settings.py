@@ -21,7 +21,7 @@ class ServeSettings(OptimizerSettings):
     table: ClassVar[str] = "serve"
 
     serve_as: tuple[str, ...] = ()
-    """Other names for the model, for clients that insist on one."""
+    """Other names for the model, for clients that insist on a certain name."""
     input: Literal["last", "conversation"] = "last"
     """What is routed: the last user turn, or the whole conversation."""
     sticky: Annotated[str, Field(pattern=r"^(off|conversation|user|header:[A-Za-z0-9_-]+)$")] = (

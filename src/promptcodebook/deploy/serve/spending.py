@@ -157,8 +157,8 @@ class Spending(BackgroundFile):
                 midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
                 resets = midnight + timedelta(days=1)
                 text = (
-                    f"what this key may spend is {words.format(limit)} a day, and this call may "
-                    f"pass it: the budget resets at {resets:%Y-%m-%d %H:%M} UTC"
+                    f"this key may spend {words.format(limit)} a day, and this call may "
+                    f"exceed that: the budget resets at {resets:%Y-%m-%d %H:%M} UTC"
                 )
                 wait = int((resets - today).total_seconds())
                 raise Refusal(text, status=429, kind="insufficient_quota", retry_after=wait)

@@ -38,7 +38,7 @@ def serve(
         "",
         envvar="PCO_SERVE_KEY",
         show_default=False,
-        help="The key that callers must send; needed if other machines can call.",
+        help="The key that callers must send; required if other machines can call.",
     ),
     queue: int | None = typer.Option(
         None, min=1, help="Most completions at a time, running or waiting; more get a 429 [256]."

@@ -130,7 +130,7 @@ class _Extra(BaseModel):
     """The fields of `roles.ROLE.extra` that a local model takes."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    stop: _Text | list[_Text] = Field([], description="a text, or a list of texts")
+    stop: _Text | list[_Text] = Field([], description="a string, or a list of strings")
     presence_penalty: float = Field(0.0, ge=-2, le=2, description="a number from -2 to 2")
     frequency_penalty: float = Field(0.0, ge=-2, le=2, description="a number from -2 to 2")
 
@@ -155,11 +155,11 @@ def job_of(request: Request) -> Job:
         schema = schema or (asked.body if asked else {"type": "object"} if any_object else None)
         extra = _Extra.model_validate(given)
     except Refusal as error:
-        hint = "write it in OpenAI's shape"
+        hint = "write it in OpenAI's format"
         raise RequestRefused(str(error), hint=hint, role=request.role) from None
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
-        what = f"a local model does not take the field {name!r}{did_you_mean(name, known)}"
+        what = f"a local model does not accept the field {name!r}{did_you_mean(name, known)}"
         hint = f"roles.{request.role}.extra may hold {', '.join(known)}"
         if name in known:
             what = f"roles.{request.role}.extra.{name} is not {known[name].description}"

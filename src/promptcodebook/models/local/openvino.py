@@ -331,7 +331,7 @@ class HiddenStates:
             graph = core.read_model(link.with_name("openvino_model.xml"))
             product = graph.get_results()[0].input_value(0).get_node()
             if product.get_type_name() != "MatMul":
-                message = f"{self._model} makes no embeddings here: its graph ends in another way"
+                message = f"{self._model} makes no embeddings here: its graph ends unexpectedly"
                 hint = "name another model for them: roles.encoder.model"
                 raise RequestRefused(message, hint=hint, model=self._model)
             graph.add_outputs([product.input_value(0)])
@@ -426,7 +426,7 @@ class OpenVinoEngine:
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
         if room <= 0:
-            most = f"{self.model} reads {self.context_length} with its reply"
+            most = f"{self.model} reads {self.context_length}, its reply included"
             hint = "shorten the prompt, or choose a model with a longer context"
             message = f"the prompt has {len(tokens)} tokens, and {most}"
             raise RequestRefused(message, hint=hint, model=self.model)
@@ -460,7 +460,7 @@ class OpenVinoEngine:
             settings = genai.GenerationConfig(**fields)
             settings.validate()
         except (RuntimeError, TypeError, ValueError) as error:
-            message = f"{self.model} takes no such settings: {_last_line(error)}"
+            message = f"{self.model} does not accept these settings: {_last_line(error)}"
             raise RequestRefused(message, model=self.model) from None
         return settings
 

@@ -93,7 +93,7 @@ class LocalChatRequest(ChatRequest):
     presence_penalty: _Penalty = None
     frequency_penalty: _Penalty = None
     stop: _FullText | Annotated[list[_FullText], MaxLen(16)] | None = Field(
-        None, description="a text or a list of at most 16 texts, none of them empty"
+        None, description="a string or a list of at most 16 strings, none of them empty"
     )
 
 
@@ -120,7 +120,7 @@ class EmbeddingsRequest(BaseModel):
     """The body of /v1/embeddings. `base64` = little-endian float32 in place of numbers."""
 
     input: _FullText | Annotated[list[_FullText], MinLen(1)] = Field(
-        description="a text or a list of texts, none of them empty"
+        description="a string or a list of strings, none of them empty"
     )
     model: Any = None
     dimensions: None = Field(None, description="null: this server shortens no vector")
@@ -312,8 +312,8 @@ class LocalServer:
         for kind in ("prompt", "cached", "completion"):
             self._tokens.labels(kind)
         gauge, load = self._metrics.gauge, lambda: self._engine.load if self._engine else Load()
-        gauge("pco_running", "Completions that are generated now.", lambda: load().running)
-        gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
+        gauge("pco_running", "Completions being generated now.", lambda: load().running)
+        gauge("pco_waiting", "Completions waiting for a place.", lambda: load().waiting)
         self._gate = _Gate(self._application(), Callers((terms.key,)), self._metrics)
 
     def _application(self) -> FastAPI:

@@ -145,7 +145,7 @@ class ProviderLibrary(ABC):
             return self.request(body)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             what = f"{type(error).__name__}: {error}"
-            raise Declined(f"the request cannot be put in {self.extra}'s words ({what})") from None
+            raise Declined(f"the request does not fit {self.extra}'s format ({what})") from None
 
     async def close(self) -> None:
         if (client := self._clients.forget()) is not None:

@@ -27,10 +27,10 @@ def reproduce(
     ),
     seeds: int | None = typer.Option(None, min=1, help="Number of seeds; default: the page's."),
     preset: str = typer.Option(
-        "default", help="quick (checks that everything runs), default, or paper (its size)."
+        "default", help="quick (checks that everything runs), default, or paper (the paper's size)."
     ),
     lm: ModelOption = None,
-    task: str = typer.Option("", help="Measure it on this task instead of the page's."),
+    task: str = typer.Option("", help="Measure on this task instead of the page's."),
     data: str = typer.Option("", help="Folder of the task's data."),
     independent: str = typer.Option("", help="Model of the independent critic (critic)."),
     weak: str = typer.Option("", help="Model of the weak critic (critic)."),
@@ -38,7 +38,7 @@ def reproduce(
     concurrency: int = typer.Option(
         64, min=1, help="Calls in flight at once, of all cells together."
     ),
-    out: Path = typer.Option(Path("docs/results"), help="Folder of the page, NAME.md."),
+    out: Path = typer.Option(Path("docs/results"), help="Folder for the page, NAME.md."),
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:

@@ -169,7 +169,7 @@ def _as_text(
         lines = {
             "message": message,
             "present": reply(present),
-            "route": " ".join(route) or "(nothing: the message goes without instructions)",
+            "route": " ".join(route) or "(nothing: the message is sent without instructions)",
             "learned": reply(learned),
         }
         told.append("\n".join(wrap_text(text, f"{name:<10}") for name, text in lines.items()))

@@ -96,7 +96,7 @@ def refusal(experiment: Experiment, preset: str, lm: str) -> errors.ConfigError 
         near = errors.did_you_mean(preset, experiment.presets)
         message = f"{experiment.name} has no preset {preset!r}{near}"
         return errors.ConfigError(message, hint=f"--preset {' or '.join(experiment.presets)}")
-    real = errors.ConfigError(f"{experiment.name} asks a real model", hint="--lm smollm2")
+    real = errors.ConfigError(f"{experiment.name} needs a real model", hint="--lm smollm2")
     return real if experiment.real and lm.startswith("simulated") else None
 
 

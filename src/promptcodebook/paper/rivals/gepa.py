@@ -32,8 +32,8 @@ class GepaSettings(OptimizerSettings):
     longer = "rollouts"
 
     rollouts: int | None = Field(default=None, ge=1)
-    """GEPA ends after this many rollouts; none = as many as our training makes; under a budget ten
-    times that, so the budget ends it."""
+    """GEPA ends after this many rollouts; none = as many as our training makes, or ten times
+    that under a budget, so that the budget ends it."""
     minibatch: int = Field(default=3, ge=1)
     """Training examples in each reflection (as in the GEPA paper)."""
     merges: int = Field(default=5, ge=0)

@@ -214,7 +214,7 @@ def build_index(corpus: Path) -> Index:
         tokens = _words_of(stemmer, passages(), ids=True)
     if not tokens.vocab:
         message = f"the corpus {corpus} contains no word to search for"
-        raise DataError(message, hint="pages need text in letters or digits")
+        raise DataError(message, hint="pages must contain letters or digits")
     bm25 = bm25s.BM25(k1=_SETTINGS["k1"], b=_SETTINGS["b"])
     bm25.index(tokens, create_empty_token=False, show_progress=False)
     keys = np.frombuffer(title_keys, np.uint64)

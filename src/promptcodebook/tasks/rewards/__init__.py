@@ -290,7 +290,7 @@ class Judgement(ReplyShape):
 
 @dataclass(frozen=True, slots=True)
 class RubricJudge:
-    """A model scores the answer in [0, 1] by your rubric. Raises LMError if no verdict came."""
+    """A model scores the answer in [0, 1] by your rubric. Raises LMError if it gives no score."""
 
     ask: Ask
     rubric: str

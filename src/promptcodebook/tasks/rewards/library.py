@@ -143,7 +143,7 @@ def _part(part: ReadyMade | str | tuple[ReadyMade | str, float]) -> dict[str, An
     given: tuple[Any, ...] = part if isinstance(part, tuple) else (part, 1.0)
     if len(given) != 2 or not isinstance(given[0], str | Mapping):
         raise ConfigError(
-            f"weighted(): {part!r} is neither a ready-made reward nor a pair of one and its weight",
+            f"weighted(): {part!r} is neither a ready-made reward nor a (reward, weight) pair",
             hint="(pco.rewards.exact(), 0.7); or name your own by its file: 'reward.py:reward'",
         )
     reward, weight = given

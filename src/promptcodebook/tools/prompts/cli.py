@@ -43,9 +43,9 @@ def route(
 ) -> int:
     """Learn which of your prompts suits each input, and judge the routing on the test split.
 
-    No prompt is rewritten. The verdict compares the routed prompts with the best of them for all
-    inputs, and with the one that their optimizer would deploy, if known. Data, reward and models
-    may come from pco.toml, as for `pco train`, which also resumes the run."""
+    No prompt is rewritten. The verdict compares routing with the one prompt that is
+    best when used for all inputs, and with the one that their optimizer would deploy, if known.
+    Data, reward and models may come from pco.toml, as for `pco train`, which can resume the run."""
     front = read_front(Path(prompts))
     made = [*_SETTINGS, f"init.path={json.dumps(str(Path(prompts).resolve()))}"]
     made += [f"size={len(front.prompts)}", f"update.epochs={rollouts // _BATCH}"]
