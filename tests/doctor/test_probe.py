@@ -89,7 +89,7 @@ async def test_a_good_endpoint_gets_no_warning(server: Server):
     assert "enforced" in found["structured output"].what
     assert "1024 of 1500" in found["prefix cache"].what
     assert "is listed" in found["model"].what
-    assert "none sent" in found["key"].what
+    assert "no key was sent" in found["key"].what
     assert found["concurrency"].what == "8 calls at once take 1.0 times as long as one"
     assert server.peak == 8
 

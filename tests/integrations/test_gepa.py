@@ -115,7 +115,7 @@ def test_the_packages_own_adapter_asks_within_our_budget(tmp_path: Path) -> None
     assert run.rows["learned"].score.mean == 1.0
     asked = sum(r.role == "executor" for r in lm.history)
     assert run.usage["executor"].calls == asked > 0
-    with pytest.raises(ConfigError, match="outside of an evaluation"):
+    with pytest.raises(ConfigError, match="outside an evaluation"):
         TaskModel()([{"role": "user", "content": "x"}])
 
 

@@ -355,4 +355,4 @@ async def test_every_fault_that_a_list_points_at_is_left_out_at_once(
     server.script(raw(json.dumps({"detail": faults}).encode(), 422))
     async with Endpoint(parse_spec(server.spec, {}), Credentials()) as lm:
         assert (await lm(EXECUTOR)).dropped == ("seed", "temperature", "top_p")
-    assert server.calls == 2 and "another form" in caplog.text
+    assert server.calls == 2 and "a different form" in caplog.text

@@ -64,7 +64,7 @@ def test_a_file_of_an_earlier_version_with_the_same_tables_is_read_and_stamped_w
     connect(path, later, write=True).close()
     with pytest.raises(StoreTooNew, match="format 3"):
         connect(path, LAYOUT, write=False)
-    with pytest.raises(StoreError, match="is not a test store"):
+    with pytest.raises(StoreError, match="is not a promptcodebook test store"):
         connect(path, Layout("test store", 5, LAYOUT.script, since=4), write=False)
 
 

@@ -121,8 +121,8 @@ class RouterSettings(Group):
     images: bool = False
     """Whether inputs are embedded with their images; some models on vLLM can do so."""
     scale: float | None = Field(default=None, ge=0.0)
-    """The spread of the scores that training draws to choose its routes, in standard deviations of
-    each instinct's estimate; none = 1, or 0.2 without repeats."""
+    """Spread of the scores that training draws for routes, in standard deviations of an instinct's
+    estimate; none = 1, or 0.2 without repeats."""
     floor: Unit = 0.05
     """Share of training routes that are drawn uniformly, so that every route has a known chance."""
     repeats: Literal["auto", "yes", "no"] = "auto"
@@ -165,7 +165,7 @@ class Update(Group):
     """Length of the training in epochs."""
     stop_when_flat: int | None = Field(default=None, ge=1)
     """Stop once this many batches solved no new training input and earned no more on average than
-    any earlier stretch of that many batches; none = never."""
+    any equally long earlier stretch; none = never."""
     max_gradients: int = Field(default=8, ge=1)
     """The most gradients that go into one rewrite (a seeded choice)."""
     accept: str = "always"

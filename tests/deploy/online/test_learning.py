@@ -211,7 +211,7 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(world: World) -> No
     made = learn(world.file, world.trained, [*rest, *odd], {"v"}, LONG)
     assert made.left_out == {
         "without feedback": 1,
-        "without a route of the router": 2,
+        "without a route from the router": 2,
         "of another codebook": 1,
     }
     assert made.file == learn(world.file, world.trained, rest, {"v"}, LONG).file

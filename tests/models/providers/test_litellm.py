@@ -195,7 +195,7 @@ async def test_a_caller_of_pco_serve_reads_the_provider_s_refusal(site: provider
         for odd in ({"type": "image_url"}, 7):
             body = {"messages": [{"role": "user", "content": [odd]}]}
             answer = await upstream.ask(upstream.body(body))
-            assert answer.status == 400 and b"anthropic's words" in answer.body
+            assert answer.status == 400 and b"anthropic's format" in answer.body
         with pytest.raises(Refusal) as caught:
             await upstream.ask(upstream.body(ASKED))
         assert caught.value.status == 502, "our key is no fault of the caller's"
