@@ -174,10 +174,10 @@ async def twice(client: openai.AsyncOpenAI, example: pco.Example) -> str:
     (process("crashes"), "ended with status 1: it has no idea"),
     (process("nothing"), "printed no answer"),
     (process("silent"), "it made no call"),
-    (process("works", present="Another prompt."), "in none of its 1 calls"),
-    (pco.Agent(command="no-such-program"), "does not start"),
-    (in_process(act("{{pco}}{{pco}}")), "in one request twice"),
-    (in_process(twice), "in one request twice"),
+    (process("works", present="Another prompt."), "none of its 1 calls has it"),
+    (pco.Agent(command="no-such-program"), "cannot be started"),
+    (in_process(act("{{pco}}{{pco}}")), "twice in one request"),
+    (in_process(twice), "twice in one request"),
     (in_process(act("{{pco}}", n=0)), "n must be a whole number of at least 1"),
 ])  # fmt: skip
 async def test_what_is_no_rollout_fails_with_a_sentence(agent: pco.Agent, match: str) -> None:
@@ -335,7 +335,7 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
 
 @pytest.mark.parametrize(("agent", "match"), [
     (in_process(act("{{pco}}", n=10**9)), "asks its model more than 50 times"),
-    (in_process(act("{{pco}}" * 20_000)), "in one request twice"),
+    (in_process(act("{{pco}}" * 20_000)), "twice in one request"),
     (in_process(act("".join(f"{{{{pco:s{k}}}}}" for k in range(20_000)))), "100 markers"),
     (
         in_process(act("{{pco}}", "?" * 4_000_000), question="?"),
@@ -464,7 +464,7 @@ async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced()
 
 
 @pytest.mark.parametrize(("agent", "match"), [
-    (process("works", present="Another prompt."), "in none of its 1 calls"),
+    (process("works", present="Another prompt."), "none of its 1 calls has it"),
     (process("silent"), "it made no call"),
     (process("deep"), "it made no call"),
     (process("crashes"), r"fails before it asks its model \(the agent ended with status 1"),
