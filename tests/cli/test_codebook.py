@@ -269,7 +269,7 @@ def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str
     """On the simulated model: fresh routes, the difference, and a policy to use."""
     result = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)
     assert result.code == 0, result.err
-    assert re.search(r"asking [1-4] fresh ones and answering 6 validation examples", result.err)
+    assert re.search(r"asking for [1-4] more and answering 6 validation examples", result.err)
     assert re.search(r"asking the encoder for [1-4] routes", result.err)
     assert "reward, distilled - encoder: " in result.out
     assert "Keep the encoder as the default" in " ".join(result.out.split())
