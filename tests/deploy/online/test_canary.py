@@ -327,7 +327,7 @@ def test_a_canary_begins_ends_and_is_told_on_the_command_line(
     pco(*promote, "110%", cwd=tmp_path).error(2, "--canary 10%")
     pco(*promote, "10%", "--split", "colour", cwd=tmp_path).error(2, "--split 'colour'")
     begun = pco(*promote, "10%", "--override", "a test", cwd=tmp_path)
-    assert "0.1 of requests try" in begun.out and "--feedback judges it" in begun.err
+    assert "0.1 of requests try" in begun.out and "--feedback judges the canary" in begun.err
     canary = registry.canary(PRODUCTION)
     assert canary and (canary.version, canary.control, canary.share) == (new, today, 0.1)
     assert canary.gate["override"] == "a test"
@@ -360,7 +360,7 @@ def test_a_high_finding_of_an_audit_ends_the_canary_and_says_why(
     pco("registry", "audit", new, "--rules-only", cwd=tmp_path)
     assert registry.canary(PRODUCTION)
     audited = pco("registry", "audit", worse, "--rules-only", cwd=tmp_path)
-    assert audited.code == 1 and f"{PRODUCTION}: the canary {worse[:19]} ended" in audited.err
+    assert audited.code == 1 and f"{PRODUCTION} does not move: its canary {worse[:19]} ended" in audited.err
     last = registry.history(PRODUCTION)[-1]
     assert registry.canary(PRODUCTION) is None and registry.resolve(PRODUCTION) == today
     assert "its audit found" in last.why and registry.verify().passes

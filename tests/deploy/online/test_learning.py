@@ -128,7 +128,7 @@ def test_no_gain_is_claimed_where_explored_requests_get_other_shares_of_feedback
     worth = estimate(world.file, ranking(taught), world.log(1_500, 1.0, seed=7), counted)
     assert worth.answered == [answered / 3_000, 0.1] and worth.gain.low > 0
     assert worth.unequal == (not worth.known) == (answered > 300)
-    said = "30.0% of explored requests got feedback and 10.0% of the others"
+    said = "30.0% of the explored requests got feedback and 10.0% of the others"
     assert (said in worth.text()) == worth.unequal
     assert ("times as likely to answer" in worth.text()) == worth.known
     assert worth.factor > 1
