@@ -343,7 +343,7 @@ def test_a_canary_begins_ends_and_is_told_on_the_command_line(
         refused.error(2, "promptcodebook[serve]")
     assert "no request is on record" in pco("serve", "status", cwd=tmp_path).out
     ended = pco("registry", "rollback", PRODUCTION, cwd=tmp_path)
-    assert "the canary" in ended.out and registry.canary(PRODUCTION) is None
+    assert "its canary" in ended.out and registry.canary(PRODUCTION) is None
     assert registry.resolve(PRODUCTION) == today and registry.verify().passes
     registry.promote(new, PRODUCTION, override="a test")
     assert registry.rollback(PRODUCTION).after == today
@@ -360,7 +360,8 @@ def test_a_high_finding_of_an_audit_ends_the_canary_and_says_why(
     pco("registry", "audit", new, "--rules-only", cwd=tmp_path)
     assert registry.canary(PRODUCTION)
     audited = pco("registry", "audit", worse, "--rules-only", cwd=tmp_path)
-    assert audited.code == 1 and f"{PRODUCTION} does not move: its canary {worse[:19]} ended" in audited.err
+    assert audited.code == 1
+    assert f"{PRODUCTION} does not move: its canary {worse[:19]} ended" in audited.err
     last = registry.history(PRODUCTION)[-1]
     assert registry.canary(PRODUCTION) is None and registry.resolve(PRODUCTION) == today
     assert "its audit found" in last.why and registry.verify().passes
