@@ -316,7 +316,7 @@ KNOWN: dict[str, Known] = {
         "recipes",
         {
             "verdict": "On the simulated model: ",
-            "all instincts in one prompt": "learned - all instincts in one prompt, n = ",
+            "a prompt of all instincts": "learned - all instincts in one prompt, n = ",
         },
     ),
     **{page: RESULT for page in PAGES if page.startswith("docs/results/")},
