@@ -388,9 +388,7 @@ def test_every_block_of_a_page_runs(
 
 
 @pytest.mark.local
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/tutorial/index.md", "examples/comments/README.md"]
-)
+@pytest.mark.parametrize("page", ["docs/tutorial/index.md", "examples/comments/README.md"])
 def test_a_real_model_earns_what_the_page_says(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
