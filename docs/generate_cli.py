@@ -44,7 +44,7 @@ Variables:
 _SHARED = """## Shared options
 
 Every command takes `--help` and `--json`. Each lists its shared options, explained here; *training*
-and *policy* stand for:
+and *policy* mean:
 
 {groups}
 

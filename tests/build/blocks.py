@@ -45,7 +45,7 @@ NOT_RUN = {
     "pip install": "asks the package index; here the extras must exist, and .ci/run installs",
     "python3 -m venv": "the tests run in such an environment",
     ". .venv/bin/activate": "the tests run in such an environment",
-    "git clone URL-OF-THE-REPOSITORY": "the copy at hand stands for it",
+    "git clone URL-OF-THE-REPOSITORY": "the tests use the copy that they are in",
     "make": "takes minutes, and .ci/run makes all but bench; here make must know it",
     "vllm serve": "needs a GPU and a download",
     "python -m sglang.launch_server": "needs a GPU and a download",
@@ -105,7 +105,7 @@ def run_page(page: Path, reader: "Reader") -> str:
 @dataclass
 class Reader:
     """Follows a page in a folder. `names` are what its Python takes as known, `swaps` words of the
-    page and what stands for them here. `drawn` begin texts that a real model said, of which only
+    page and their replacements here. Texts of a real model begin with one of `drawn`; only their
     levels are compared (`outside`). `acts` are what people do before a command that begins so,
     given the reader. `real` = the models that the page names answer."""
 

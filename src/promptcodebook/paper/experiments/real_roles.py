@@ -252,5 +252,6 @@ def _goal(runs: Mapping[str, Runs]) -> list[Block]:
 
 
 EXPERIMENT = shared.Experiment(
-    "real-roles", "", _cells, _page, "smollm2", 10, ("quick", "default"), "real-roles", real=True
-)
+    "real-roles", "", _cells, _page, seeds=10, real=True,
+    presets=("quick", "default"), folder="real-roles",
+)  # fmt: skip
