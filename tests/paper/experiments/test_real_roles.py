@@ -13,8 +13,9 @@ from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.paper.experiments import real_roles
 from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results
 from promptcodebook.paper.experiments.lab import CellResult, open_lab
+from promptcodebook.paper.experiments.page import markdown
 from promptcodebook.paper.experiments.real_roles import EXPERIMENT, Retold, arms, mixed
-from promptcodebook.paper.experiments.reproduce import measure
+from promptcodebook.paper.experiments.reproduce import measure, read_results
 from promptcodebook.paper.tasks.houserules import task as houserules
 from promptcodebook.types import Example, Output, Score
 from tests.build.obedient import Obedient
@@ -114,6 +115,16 @@ def test_only_what_an_arm_names_is_taken_from_the_set_of_worked_examples() -> No
     goals = real_roles.read_table("real_roles")["goal"]["arms"]
     named = {name for arm, controls in goals.items() for name in (arm, *controls)}
     assert named <= {each.name for each in arms()}
+
+
+def test_the_page_states_no_share_of_a_gain_that_rules_do_not_have() -> None:
+    kept = read_results(Path(__file__).parents[3] / "docs" / "results" / "real-roles.json.zst")
+    goal = "of the rules' gain. Controls:"
+    assert goal in markdown(EXPERIMENT.page(kept), "real-roles")
+    for gain in (0.0, -1.0):  # nothing, and a loss
+        idle = {n: r | {"rewards": [1 + gain], "first": [1.0]} for n, r in kept.results.items()}
+        page = markdown(EXPERIMENT.page(replace(kept, results=idle)), "real-roles")
+        assert goal not in page and "nan" not in page
 
 
 def test_the_second_task_is_scored_by_ifeval_s_checks() -> None:

@@ -238,9 +238,9 @@ def _goal(runs: Mapping[str, Runs]) -> list[Block]:
     gains = {name: what_learns.over_seeds(gained(found)) for name, found in runs.items() if found}
     blocks: list[Block] = []
     for name, controls in goal["arms"].items():
-        if name not in gains or RULES not in gains or any(c not in gains for c in controls):
-            continue
-        share = gains[name].mean / (gains[RULES].mean or math.nan)
+        if not {name, RULES, *controls} <= gains.keys() or gains[RULES].mean <= 0:
+            continue  # where the rules gain nothing, there is no share of it
+        share = gains[name].mean / gains[RULES].mean
         idle = all(gains[c].low <= 0 for c in controls)
         met = gains[name].low > 0 and idle and share >= goal["share"]
         title = next(arm.title for arm in arms() if arm.name == name)
