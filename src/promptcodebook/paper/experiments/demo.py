@@ -20,6 +20,7 @@ from promptcodebook.config import Config, load_config
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import MissingExtra, require_modules
 from promptcodebook.models.local.engine import require_model
+from promptcodebook.models.local.lm import LocalModels
 from promptcodebook.paper.experiments.lab import fitting_runs, read_training
 from promptcodebook.paper.experiments.page import read_table
 from promptcodebook.paper.experiments.what_learns import one_topic
@@ -38,6 +39,7 @@ NAME = "demo"  # the runs' name, by which `pco report demo` finds the latest
 REWRITE = "demo-rewrite"
 MODEL = "smollm2"
 _SHOWN = 3
+_SAMPLE = ("message", "present", "route", "learned")  # in the order in which they are shown
 _LONGEST = 400  # characters of a reply that are shown
 _FIGURES = ("reward", "gain", "calls", "tokens", "seconds")
 
@@ -75,8 +77,12 @@ def demonstrate(*, plain: bool, as_json: bool) -> int:
     it cannot run."""
     if (missing := missing_model()) is not None:
         raise missing
-    second = rewrite_config()
-    return show(demo_config(), Sources(), plain=plain, as_json=as_json, second=second)
+    models = LocalModels()  # loaded once for both runs
+    config, second, sources = demo_config(), rewrite_config(), Sources(local=models)
+    try:
+        return show(config, sources, plain=plain, as_json=as_json, second=second)
+    finally:
+        run_sync(models.close())
 
 
 def show(
@@ -166,13 +172,10 @@ def _as_text(
 
     told: list[str] = []
     for message, route, present, learned in samples:
-        lines = {
-            "message": message,
-            "present": reply(present),
-            "route": " ".join(route) or "(nothing: the message is sent without instructions)",
-            "learned": reply(learned),
-        }
-        told.append("\n".join(wrap_text(text, f"{name:<10}") for name, text in lines.items()))
+        sent = " ".join(route) or "(nothing: the message is sent without instructions)"
+        texts = [message, reply(present), sent, reply(learned)]
+        lines = [wrap_text(text, f"{name:<10}") for name, text in zip(_SAMPLE, texts, strict=True)]
+        told.append("\n".join(lines))
     rows, page = _rows(run), read_table("demo")
     table = VerdictTable(rows, titles=page["titles"]).only(*_FIGURES)
     parts = [
@@ -200,7 +203,6 @@ def _as_json(run: Run, report: Path, samples: Sequence[_Sample]) -> dict[str, An
     def reply(each: Rollout) -> dict[str, Any]:
         return {"reply": each.output, "reward": each.reward, "feedback": each.feedback}
 
-    names = ("message", "route", "present", "learned")
     return {
         "simulated": False,
         "model": MODEL,
@@ -214,7 +216,7 @@ def _as_json(run: Run, report: Path, samples: Sequence[_Sample]) -> dict[str, An
         "worth": run.worth,
         "deploy": run.deploy,
         "samples": [
-            dict(zip(names, (message, route, *map(reply, pair)), strict=True))
-            for message, route, *pair in samples
+            dict(zip(_SAMPLE, (message, reply(present), route, reply(learned)), strict=True))
+            for message, route, present, learned in samples
         ],
     }
