@@ -315,10 +315,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 
 @app.command()
 @options
-def estimate(
-    wanted: command.TrainOptions,
-    as_json: Json = False,
-) -> None:
+def estimate(wanted: command.TrainOptions, as_json: Json = False) -> None:
     """Estimate calls, tokens and cost (low, expected, high) by a dry run; no model is called.
 
     An unknown price is shown as unknown, not as 0."""

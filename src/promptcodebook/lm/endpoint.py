@@ -22,13 +22,7 @@ from promptcodebook.base.incidents import Incident
 from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config.providers import providers
-from promptcodebook.errors import (
-    ConfigError,
-    LMError,
-    RequestRefused,
-    ServerFault,
-    import_part,
-)
+from promptcodebook.errors import ConfigError, LMError, RequestRefused, ServerFault, import_part
 from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.quirks import FormSearch, KnownForms, Quirks, kind_of, request_body

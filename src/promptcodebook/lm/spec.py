@@ -49,9 +49,7 @@ class Spec:
     key_header: str = _BEARER
 
     def credentials(
-        self,
-        headers: Mapping[str, str] | None = None,
-        environment: Mapping[str, str] | None = None,
+        self, headers: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
     ) -> Credentials:
         """The key from `key_names`, or from headers that say '$VARIABLE'. Raises ConfigError when
         such a variable is not set."""
@@ -234,9 +232,7 @@ class ApiKey:
 
 
 def read_key(
-    names: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    header: str = _BEARER,
+    names: Sequence[str], environment: Mapping[str, str] | None = None, header: str = _BEARER
 ) -> ApiKey | None:
     """The first of the variables that is set; None when none is. Raises ConfigError, unechoed."""
     env = os.environ if environment is None else environment

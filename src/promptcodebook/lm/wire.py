@@ -18,14 +18,7 @@ from typing import Any, cast
 from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.text import LENIENT_JSON, parse_json, shell, shipped_table, strip_tags
-from promptcodebook.calls import (
-    Ending,
-    Reply,
-    Request,
-    Sampling,
-    Usage,
-    in_words,
-)
+from promptcodebook.calls import Ending, Reply, Request, Sampling, Usage, in_words
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.lm.spec import ApiKey
 

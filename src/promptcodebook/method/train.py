@@ -38,21 +38,8 @@ from promptcodebook.method.policy import Composer
 from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.theta_guard import ThetaGuard
-from promptcodebook.method.update import (
-    Updater,
-    apply_rewrites,
-    collect_gradients,
-)
-from promptcodebook.types import (
-    Check,
-    Critique,
-    Example,
-    Failure,
-    Gradients,
-    Rollout,
-    Step,
-    Trace,
-)
+from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
+from promptcodebook.types import Check, Critique, Example, Failure, Gradients, Rollout, Step, Trace
 
 
 async def train(

@@ -44,10 +44,7 @@ def parts_of(
             "places": {k: place % _COLOURS for place, (k, _) in enumerate(instincts)},
         }
     stages = [
-        (
-            f"stage {s.name}",
-            s.turns or f"{shorten(s.input, _SHORT)}\n→ {shorten(s.output, _SHORT)}",
-        )
+        (f"stage {s.name}", s.turns or f"{shorten(s.input, _SHORT)}\n→ {shorten(s.output, _SHORT)}")
         for s in rollout.stages
     ]
     if (gone := len(stages) - _MOST_STAGES) > 0:  # how it began and ended says most

@@ -34,11 +34,7 @@ from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import NO_VERDICT, deployed_of
 from promptcodebook.progress import Listener, ProgressLine, counter, silent
-from promptcodebook.routing.ranking import (
-    OLDER,
-    Imitated,
-    distil,
-)
+from promptcodebook.routing.ranking import OLDER, Imitated, distil
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import Run, require_type
 from promptcodebook.run.subject import AnyPolicy, Beside, EvaluationOptions, Examined, Subject

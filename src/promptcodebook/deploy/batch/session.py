@@ -113,11 +113,7 @@ class BatchSession:
         return self.source.rows(self.checkpoint.count)
 
     async def run(
-        self,
-        file: PolicyFile,
-        config: Config,
-        sources: Sources,
-        done: Callable[[], None],
+        self, file: PolicyFile, config: Config, sources: Sources, done: Callable[[], None]
     ) -> Summary:
         """Answers here what is missing, and writes OUT. After Stop, TooManyFailures, StoreError or
         DiskFull the same order continues."""

@@ -301,10 +301,7 @@ def learn(
 
 
 def refit(
-    file: PolicyFile,
-    trained: TrainedRouter,
-    rows: Sequence[Logged],
-    half_life: float,
+    file: PolicyFile, trained: TrainedRouter, rows: Sequence[Logged], half_life: float
 ) -> tuple[Ranking, int, int]:
     """The router by training and by requests with feedback, the oldest first; and how many outcomes
     of either it took."""

@@ -243,10 +243,7 @@ _COLUMNS = ", ".join(_FIELDS)
 # What SQLite raises for a damaged file; the second where its message quotes the damage.
 _UNREADABLE = (sqlite3.Error, UnicodeError)
 _LAYOUT = Layout(
-    what="registry",
-    version=1,
-    script=(Path(__file__).with_suffix(".sql"),),
-    wal=False,
+    what="registry", version=1, script=(Path(__file__).with_suffix(".sql"),), wal=False
 )
 
 

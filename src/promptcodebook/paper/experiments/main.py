@@ -17,13 +17,7 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.paper.experiments import experiment as common
 from promptcodebook.paper.experiments import page as pages
-from promptcodebook.paper.experiments.lab import (
-    Cell,
-    CellResult,
-    Lab,
-    Runs,
-    judged_cell,
-)
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Runs, judged_cell
 
 BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
 FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark

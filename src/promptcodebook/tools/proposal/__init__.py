@@ -34,12 +34,7 @@ from promptcodebook.lm.spec import SMOLLM2, parse_spec
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.policy import PresentPrompt
 from promptcodebook.run.decision import verdict_power, verdict_remark
-from promptcodebook.tasks.rewards import (
-    apply_reward,
-    make_reward,
-    needs_reference,
-    reward_factory,
-)
+from promptcodebook.tasks.rewards import apply_reward, make_reward, needs_reference, reward_factory
 from promptcodebook.tasks.rewards.reading import accepted_answers
 from promptcodebook.tasks.rewards.trial import RewardTable, try_on_rows
 from promptcodebook.tools.proposal.columns import (
