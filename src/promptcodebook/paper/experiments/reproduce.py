@@ -22,6 +22,7 @@ from promptcodebook.paper.experiments.page import draw, markdown, plain, read_ta
 
 CellOutcome = CellResult | errors.PcoError  # of a cell: its result, or why it failed
 _LOOK_UP_S = 0.2
+_FEWEST = 3  # cells that end before their pace is a forecast
 
 
 def measure_cells(
@@ -123,9 +124,10 @@ def measure(
             found[cell.name] = outcome
         done = len(found) + len(failed)
         if rest := len(cells) - done:
-            ended = len(left) - rest
-            seconds = (time.monotonic() - since) / ended * rest
-            tell(f"{done} of {len(cells)} cells finished, {duration(seconds)} left")
+            seconds = (time.monotonic() - since) / (ended := len(left) - rest) * rest
+            # The first cells say little: their model loads, and cells differ in length.
+            pace = f", {duration(seconds)} left" if ended >= _FEWEST else ""
+            tell(f"{done} of {len(cells)} cells finished{pace}")
 
     stop: errors.Stop | None = None
     try:
