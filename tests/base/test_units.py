@@ -22,6 +22,13 @@ def test_amounts_as_people_read_them(
     assert list(map(show, values)) == texts.split("|")
 
 
+def test_the_plural_of_a_noun_with_of_is_at_its_head() -> None:
+    assert [units.plural(n, "line of Python") for n in (1, 2)] == [
+        "1 line of Python", "2 lines of Python",
+    ]  # fmt: skip
+    assert units.plural(0, "reply", "replies") == "0 replies"
+
+
 def test_a_number_has_its_sign_and_digits_as_asked() -> None:
     assert units.number(0.1234, signed=True) == "+0.123"
     assert units.number(0.0, 1) == "0.0"

@@ -69,8 +69,10 @@ def bytes_text(count: int) -> str:
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """'1 reply', '2 replies'; `nouns` where the plural is not the noun with an s."""
-    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+    """'1 reply', '2 replies'; `nouns` where the plural is not the noun with an s. 'line of Python'
+    takes the s before its 'of'."""
+    head, of, rest = noun.partition(" of ")
+    return f"{count} {noun if count == 1 else nouns or f'{head}s{of}{rest}'}"
 
 
 def ordinal(number: int) -> str:

@@ -88,6 +88,11 @@ def test_the_reward_is_the_share_kept_and_names_what_was_broken() -> None:
     assert reward(example, "We are on it.").value == 0.0
 
 
+def test_what_was_counted_is_said_in_its_number() -> None:
+    assert check("python", "no").explanation.endswith("it has 0 lines of Python.")
+    assert check("one_sentence", "No.").explanation.endswith("it has 1 sentence, 1 word on 1 line.")
+
+
 def test_a_message_without_a_rule_wants_a_plain_reply() -> None:
     reply = "Thank you for your kind words, we will pass them on to the team."
     assert reward(with_topics(), reply).value == 1.0

@@ -125,7 +125,7 @@ def _chinese(reply: str) -> Found:
     """Han characters are at least half of the letters, and there is hardly any kana."""
     kana, han = len(re.findall(_KANA, reply)), len(re.findall(_HAN, reply))
     held = han > 10 * kana and 2 * han >= sum(c.isalpha() for c in reply)
-    return held, f"has {han} Han characters and {kana} kana"
+    return held, f"has {plural(han, 'Han character')} and {kana} kana"
 
 
 def _one_sentence(reply: str) -> Found:
@@ -134,7 +134,8 @@ def _one_sentence(reply: str) -> Found:
     count, length, lines = len(sentences(bare)), len(words(bare)), len(_lines(bare))
     spaceless = len(bare) >= 10 and bare.find("。") == len(bare) - 1
     held = count == 1 == lines and (3 <= length <= 25 or spaceless)
-    return held, f"has {plural(count, 'sentence')}, {length} words on {lines} lines"
+    size = f"{plural(length, 'word')} on {plural(lines, 'line')}"
+    return held, f"has {plural(count, 'sentence')}, {size}"
 
 
 def _recipe(reply: str) -> Found:
@@ -147,7 +148,7 @@ def _recipe(reply: str) -> Found:
 
 def _russian(reply: str) -> Found:
     count, total = len(re.findall("[\u0400-\u04ff]", reply)), sum(c.isalpha() for c in reply)
-    return 0 < total <= 2 * count, f"has {count} Cyrillic letters among {total}"
+    return 0 < total <= 2 * count, f"has {plural(count, 'Cyrillic letter')} among {total}"
 
 
 def _story(reply: str) -> Found:
