@@ -102,6 +102,8 @@ def test_a_budget_holds_and_nothing_is_paid_for_twice(folder: Path) -> None:
 def test_what_cannot_be_measured_says_what_to_type(folder: Path) -> None:
     few = ("headroom", "--lm", "simulated", "--rollouts", "30", "--prompts", "prompts")
     pco(*few, cwd=folder).error(2, "30 rollouts for 3 prompts", "--rollouts 60")
+    left = pco(*few[:3], "--rollouts", "40", *few[5:], cwd=folder).err
+    assert "1 prompt not tried; for all: --rollouts 60" in left
     none = pco("headroom", "--lm", "simulated", "--prompts", "nowhere", cwd=folder)
     none.error(2, "no folder 'nowhere'", "--prompts FOLDER")
 
