@@ -161,6 +161,21 @@ def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     pco("registry", "export", "-o", "no/x.jsonl", cwd=folder).error(2, "cannot write")
 
 
+def test_an_address_in_place_of_a_path_is_refused_and_not_repeated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, *typed in (
+        ("PCO_REGISTRY", "registry", "freeze", "a.json", "tickets"),
+        ("PCO_RUNS", "runs", "list"),
+        ("PCO_CACHE", "cache", "stats"),
+    ):
+        with monkeypatch.context() as own:
+            own.setenv(variable, "https://me:secret@host.example/x")
+            error = pco(*typed, cwd=folder).error(2, f"{variable} holds an address")
+        assert f"export {variable}=PATH" in error and "secret" not in error
+    assert not (folder / "https:").exists()
+
+
 def test_verify_names_the_first_bad_row(folder: Path) -> None:
     promote("a.json", PRODUCTION, cwd=folder)
     result = pco("registry", "verify", cwd=folder)

@@ -16,10 +16,21 @@ from pathlib import Path
 
 from promptcodebook.base.text import shell
 from promptcodebook.base.units import bytes_text
+from promptcodebook.errors import ConfigError
 
 BENCH = "bench"  # the folder below that of the runs in which experiments have theirs
 _SECRET, _SECRET_BYTES = "secret", 32
 MOST_BYTES = 100_000_000  # of a user's file, or of standard input
+
+
+def path_from(variable: str) -> Path | None:
+    """The path in an environment variable; None where it is not set. Raises ConfigError for an
+    address, which is not repeated: it may hold a password."""
+    chosen = os.environ.get(variable, "")
+    if "://" in chosen:
+        hint = f"export {variable}=PATH, or unset {variable}"
+        raise ConfigError(f"{variable} holds an address; it must be a path here", hint=hint)
+    return Path(chosen).expanduser() if chosen else None
 
 
 def cache_folder() -> Path:
@@ -31,8 +42,7 @@ def cache_folder() -> Path:
 
 def reply_cache_path() -> Path:
     """`$PCO_CACHE`, else cache.sqlite in the user's cache folder."""
-    chosen = os.environ.get("PCO_CACHE", "")
-    return Path(chosen).expanduser() if chosen else cache_folder() / "cache.sqlite"
+    return path_from("PCO_CACHE") or cache_folder() / "cache.sqlite"
 
 
 def unfinished_folder() -> Path:
@@ -130,7 +140,7 @@ def tighten(path: Path, mode: int) -> None:
 
 def runs_dir() -> Path:
     """Where runs are kept: `$PCO_RUNS`, else ./runs."""
-    return Path(os.environ.get("PCO_RUNS") or "runs")
+    return path_from("PCO_RUNS") or Path("runs")
 
 
 def run_reference(folder: Path) -> str:

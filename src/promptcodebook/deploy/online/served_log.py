@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from promptcodebook.base.paths import data_folder, make_private_folder
+from promptcodebook.base.paths import data_folder, make_private_folder, path_from
 from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, on_disk, unpack
 from promptcodebook.base.sync import run_sync
 from promptcodebook.deploy.online.sequences import ValueCounts
@@ -60,8 +60,7 @@ def new_request_id() -> str:
 
 
 def records_path() -> Path:
-    chosen = os.environ.get("PCO_REQUESTS", "")
-    return Path(chosen).expanduser() if chosen else data_folder() / "requests.sqlite"
+    return path_from("PCO_REQUESTS") or data_folder() / "requests.sqlite"
 
 
 def served_name(reference: Reference) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from promptcodebook import errors
-from promptcodebook.base.paths import data_folder
+from promptcodebook.base.paths import data_folder, path_from
 from promptcodebook.base.text import parse_json, printable, shell
 from promptcodebook.deploy.audit.report import AuditReport, Finding, kind_in_words, part_in_words
 from promptcodebook.deploy.registry.log import (
@@ -442,8 +441,9 @@ def open_registry(location: str | Path | None = None, who: str = "") -> Registry
     - `location`: a SQLite file. None: `$PCO_REGISTRY`, else the user's own file.
     - `who`: the name that changes are recorded under ('': the user of this machine).
 
-    Raises nothing itself: each later call raises StoreError where the file cannot be used."""
-    place = location or os.environ.get("PCO_REGISTRY") or data_folder() / "registry.sqlite"
+    Raises ConfigError where `$PCO_REGISTRY` is an address. Each later call raises StoreError where
+    the file cannot be used."""
+    place = location or path_from("PCO_REGISTRY") or data_folder() / "registry.sqlite"
     return Registry(Path(place).expanduser(), who)
 
 
