@@ -97,7 +97,8 @@ def test_a_column_that_is_not_there_is_an_error_before_anything_is_paid_for(
     ):
         with pytest.raises(ConfigError, match=message) as caught:
             use()
-        assert "the columns are" in caught.value.hint and not lm.history
+        assert "write {input}, the whole input, or a column: question;" in caught.value.hint
+        assert not lm.history
 
 
 def test_what_is_neither_a_file_nor_a_prompt_is_refused(tmp_path: Path) -> None:

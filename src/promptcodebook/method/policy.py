@@ -162,12 +162,11 @@ class PresentPrompt:
         """Raises ConfigError where it names a column that no row has, or that of the references."""
         for name in self.named:
             if name not in self.names:
-                known = sorted(self.names)
+                known = sorted(self.names - {"input"})
                 what = f"the prompt names {{{name}}}, which is not an input column"
-                hint = (
-                    f"the columns are {', '.join(known)}; write {{{{{name}}}}} for literal braces"
-                )
-                raise ConfigError(f"{what}{did_you_mean(name, known)}", hint=hint)
+                hint = f"write {{input}}, the whole input, or a column: {', '.join(known)}; "
+                hint += f"{{{{{name}}}}} is for literal braces"
+                raise ConfigError(f"{what}{did_you_mean(name, self.names)}", hint=hint)
 
     @property
     def bare(self) -> str:
