@@ -298,8 +298,16 @@ def test_json_that_is_the_input_itself_stays_a_text(trained: Path) -> None:
     text = '{"title": "an order", "lines": [1, 2]}'
     assert pco("explain", "last", text, "--json", cwd=trained).json["input"] == text
     assert pco("explain", "last", "{oops", "--json", cwd=trained).json["input"] == "{oops"
+    noted = pco("explain", "last", text, cwd=trained).err
+    assert "the JSON has no column 'input', so all of it is taken as the text" in noted
     as_column = json.dumps({"input": text})
     assert pco("explain", "last", as_column, "--json", cwd=trained).json["input"] == text
+
+
+@pytest.mark.parametrize("name", ["explain", "prompt"])
+def test_a_column_of_json_with_a_typing_error_is_no_text(trained: Path, name: str) -> None:
+    error = pco(name, "last", '{"inptu": "a question"}', cwd=trained).error(2, "no column 'input'")
+    assert "did you mean 'inptu'" in error and "the policy reads 'input'" in error
 
 
 # `pco prompt`

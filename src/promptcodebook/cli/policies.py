@@ -328,9 +328,9 @@ def _known_example(data: Mapping[str, Sequence[Example]], given: str) -> Example
 
 
 def _columns(given: str, template: str) -> str | dict[str, Any]:
-    """The input as columns where it is a JSON object that has the policy's column, or where the
-    policy reads several; else it is the text itself. Raises DataError when an object is cut
-    short."""
+    """The input as columns where it is a JSON object that has the policy's column, or nearly that,
+    or where the policy reads several; else it is the text itself. Raises DataError when an object
+    is cut short."""
     several = bool(parse_input_template(template).columns)
     if not given.lstrip().startswith("{"):
         return given
@@ -339,9 +339,12 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     except ValueError as error:
         if not several:
             return given
-        hint = 'quote it for the shell: pco explain REF \'{"title": "..."}\''
+        hint = 'quote it for the shell: \'{"title": "..."}\''
         raise DataError(f"the input is not valid JSON: {error}", hint=hint) from None
-    return columns if several or template in columns else given
+    if several or template in columns or did_you_mean(template, columns):
+        return columns
+    note(f"the JSON has no column {template!r}, so all of it is taken as the text")
+    return given
 
 
 def _explained(
@@ -477,4 +480,5 @@ def _composed(
     if given in _ROWS:
         row = f"pco prompt {shell(ref)} --row {given}"
         note(f"{given!r} is taken as the input; for that row: {row}")
-    return _deployed(ref, reference, typed, Ledger()).prompt(given)
+    policy = _deployed(ref, reference, typed, Ledger())
+    return policy.prompt(_columns(given, reference.file.input))
