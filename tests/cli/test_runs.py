@@ -19,8 +19,10 @@ from aiohttp import web
 
 from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Reply
+from promptcodebook.cli.command import headline_text
 from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
 from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.run.verdict import Headline
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import COLUMNS
 from tests.build.cases import table
@@ -112,6 +114,20 @@ def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> 
 
 
 # --- What `pco train` prints at its end ---
+
+
+def test_what_to_type_names_a_run_by_its_name_and_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = pco("train", *QUICK, "--name", "shop", cwd=folder)
+    assert result.out.endswith("\n  type  pco report shop\n"), result.err
+    head = Headline("Deploy", "it", {"type": "pco lm serve smollm2 & pco serve shop"})
+    assert headline_text(head).endswith("\n  type  pco lm serve smollm2 & pco serve shop")
+    for module in ("prometheus_client", "fastapi"):
+        monkeypatch.setitem(sys.modules, module, None)
+    first, then = headline_text(head).splitlines()[1:]
+    assert first == "  type  pip install 'promptcodebook[local-server,serve]'"
+    assert then == "        pco lm serve smollm2 & pco serve shop"
 
 
 def test_the_verdict_has_a_row_for_each_prompt_and_fits_80_columns(folder: Path) -> None:

@@ -450,6 +450,19 @@ def test_a_headline_says_to_everybody_what_to_do(
     assert title in made._repr_html_() or not entries
 
 
+@pytest.mark.parametrize(("executor", "typed"), [
+    ("http://h/v1#m", "pco serve shop"),
+    ("smollm2",
+     "pco lm serve smollm2 & pco serve shop --lm http://127.0.0.1:8000/v1#smollm2"),
+    ("simulated?load=0",
+     "pco lm serve 'simulated?load=0' & pco serve shop --lm http://127.0.0.1:8000/v1#simulated"),
+])  # fmt: skip
+def test_what_to_type_serves_a_model_of_this_process_first(executor: str, typed: str) -> None:
+    made = conclude([right("present", 8), right("learned", 34, ROUTED)], JudgingTerms())
+    rows = (made.rows[0], replace(made.rows[1], prompt=None))
+    assert replace(made, rows=rows, executor=executor).headline("shop").lines["type"] == typed
+
+
 def test_an_interval_on_both_sides_of_nothing_is_told_in_words() -> None:
     head = conclude([right("present", 20), right("learned", 21)], JudgingTerms()).headline()
     words = (

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -477,6 +478,8 @@ def _fitted(cell: str, width: int, side: str) -> list[str]:
 
 
 COPIED = ("file", "type")  # lines of a headline that are there to be copied
+# What commands in it need: the extra, and a module by which that is known.
+_EXTRAS = {"pco lm": ("local-server", "fastapi"), "pco serve": ("serve", "prometheus_client")}
 
 
 def headline_text(headline: Headline) -> str:
@@ -484,6 +487,9 @@ def headline_text(headline: Headline) -> str:
     broken."""
     lines = [wrap_text(headline.title, "")]
     for name, text in headline.lines.items():
+        wanted = [found for typed, found in _EXTRAS.items() if name == "type" and typed in text]
+        if absent := [extra for extra, module in wanted if find_spec(module) is None]:
+            text = f"pip install 'promptcodebook[{','.join(absent)}]'\n        {text}"
         lines.append(f"  {name:<6}{text}" if name in COPIED else wrap_text(text, f"  {name:<6}"))
     return "\n".join(lines)
 

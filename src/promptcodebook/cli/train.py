@@ -27,7 +27,7 @@ from promptcodebook.run.optimize import Run, finish
 from promptcodebook.run.slices import as_trees
 from promptcodebook.run.verdict import Headline
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import find_run
+from promptcodebook.store.runs import find_run, list_runs
 
 app = command.command_group()
 
@@ -95,6 +95,9 @@ def _verdict_text(run: Run) -> str:
     """The figures, then one block: the decision, its levels and price, what was spent, and the one
     thing to type next."""
     made, typed, policy = run.conclusion, run_reference(run.path), run.path / POLICY
+    known = list_runs(runs_dir()) if run.name else []
+    if [each.path for each in known if each.name == run.name][-1:] == [run.path]:
+        typed = shell(run.name)
     lines: list[str] = []
     if made is not None and made.rows:
         lines += [f"test split, n = {made.rows[0].score.n}:", ""]

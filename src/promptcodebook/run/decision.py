@@ -190,7 +190,8 @@ async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | No
         stop = stop or BudgetReached(f"the budget is reached: {len(examples)} of {whole} judged")
     own = {PRESENT: assembled.plan.present_prompt}  # of which every input may get another text
     rows = tuple(replace(row, prompt=own.get(row.name, row.prompt)) for row in made.rows)
-    made = replace(made, rows=rows, sentence=text, reward=name)
+    executor = config.model_of("executor")
+    made = replace(made, rows=rows, sentence=text, reward=name, executor=executor)
     return made, stop if missing or len(ids) < whole else None
 
 

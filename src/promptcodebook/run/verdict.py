@@ -11,21 +11,18 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.base.intervals import (
-    ENOUGH,
-    SIDE,
-    Bounds,
-    Interval,
-)
+from promptcodebook.base.intervals import ENOUGH, SIDE, Bounds, Interval
 from promptcodebook.base.text import shell, shown_table, shown_text
 from promptcodebook.base.units import cost_text, money, number, ordinal, percent, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
+from promptcodebook.lm.spec import is_local
+from promptcodebook.lm.stack import simulated_here
 from promptcodebook.method.executor import answers_remark
 from promptcodebook.optimizers.fixed import UNTRAINED, VERBATIM
 from promptcodebook.run.slices import Slice, from_trees, worse_in
 from promptcodebook.store.events import Concluded, RunState
-from promptcodebook.store.header import Header
+from promptcodebook.store.header import Header, specs_in
 from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.tasks.rewards.ready import COMPARING
 from promptcodebook.types import PromptLength
@@ -89,7 +86,7 @@ class Conclusion:
     """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear).
     `scale` is the range of the rewards, None where each of them is 0 or 1; `reward` what they are
     of, '' = right answers. Rivals that are `missing` were not judged; `earlier` runs were judged on
-    the same test rows."""
+    the same test rows. `executor` is the spec of the model that answered."""
 
     rows: tuple[VerdictRow, ...]
     sentence: str
@@ -100,6 +97,7 @@ class Conclusion:
     missing: tuple[str, ...] = ()
     earlier: int = 0
     slices: tuple[Slice, ...] = ()
+    executor: str = ""
 
     @classmethod
     def of(cls, state: RunState, header: Header) -> Conclusion | None:
@@ -126,6 +124,7 @@ class Conclusion:
             missing=stored.missing,
             earlier=stored.earlier,
             slices=from_trees(stored.slices),
+            executor=specs_in(header.config)["executor"],
         )
 
     @property
@@ -141,11 +140,15 @@ class Conclusion:
         base, learned = self.rows[0], self.rows[-1]
         title = learned.title or learned.name
         use = next((r for r in self.rows[1:] if r.name == self.deploy), None)
-        typed = f"pco report {run}"
-        if use is not None:
+        typed, model = f"pco report {run}", self.executor
+        if use is learned and learned.prompt is None:
+            typed = f"pco serve {run}"
+            if is_local(model) or simulated_here([model]):  # which has no address of its own
+                at = shell(f"http://127.0.0.1:8000/v1#{model.partition('?')[0]}")
+                typed = f"pco lm serve {shell(model)} & {typed} --lm {at}"
+        elif use is not None:
             asked = ' "an input"' if use.name == UNTRAINED else ""
             typed = f"pco prompt {run} --row {shell(use.name)}{asked}"
-            typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
         if self.worth:
             advice = self._deploying(title)
         elif remark := answers_remark(
