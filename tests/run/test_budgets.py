@@ -16,6 +16,8 @@ from promptcodebook.data import Dataset
 from promptcodebook.optimizers.reserve import budget_remark
 from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.store.run import RunStore
+from tests.build.cli import served
+from tests.build.server import Server, says
 
 SETTINGS: dict[str, Any] = {"preset": "full", "task": "constraints", "lm": "simulated"}
 
@@ -130,6 +132,23 @@ def test_what_choosing_took_leaves_fewer_test_rows_and_each_is_judged_on_them(
     assert run.conclusion is not None and not run.conclusion.missing
     [judged] = {row.score.n for row in run.conclusion.rows}
     assert 20 <= judged < 37
+
+
+def test_replies_from_the_cache_take_nothing_of_a_budget_which_is_not_called_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_CACHE", str(tmp_path / "cache.sqlite"))
+    data = pco.load([{"input": f"letter {n}", "target": "yes"} for n in range(150)])
+    with served(Server()) as server:
+        server.default = says("yes")
+        asked: Any = {"budget": "70calls", "prompt": "Say yes. Say no.", "progress": False}
+        config = {"preset": "small", "size": 2, "update": {"epochs": 2}}
+        asked |= {"runs_dir": tmp_path, "config": config}
+        runs = [pco.optimize(data, "exact", server.spec, **asked) for _ in range(5)]
+        assert sum(run.spent.calls for run in runs) == server.calls > 70
+    free = runs[-1]
+    assert free.spent.calls == 0 and free.tallies["cache_hits"] >= 70
+    assert "room for 20 of 38 test inputs, counted as if no reply" in str(free.stop)
 
 
 def test_where_no_look_was_made_the_untrained_state_is_a_finalist(tmp_path: Path) -> None:

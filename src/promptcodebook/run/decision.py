@@ -187,7 +187,8 @@ async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | No
     text = " ".join(_remarks(problem, result, made, entries))
     name = reward_name(config.model_dump())
     if len(examples) < (whole := len(assembled.plan.judged)):
-        stop = stop or BudgetReached(f"the budget is reached: {len(examples)} of {whole} judged")
+        short = f"the budget has room for {len(examples)} of {whole} test inputs"
+        stop = stop or BudgetReached(f"{short}, counted as if no reply came from the cache")
     own = {PRESENT: assembled.plan.present_prompt}  # of which every input may get another text
     rows = tuple(replace(row, prompt=own.get(row.name, row.prompt)) for row in made.rows)
     executor = config.model_of("executor")
