@@ -348,6 +348,16 @@ def test_differences_are_dotted_and_hold_both_values() -> None:
     check_resumable("r1", ({"seed": 1, "budget": 1}, {"seed": 1, "budget": 2}), SAME)
 
 
+def test_a_run_that_sent_its_figures_to_a_place_that_is_gone_opens(header: Header) -> None:
+    tree = {**load_config({}).model_dump(mode="json"), "telemetry": ["wandb", "otel"]}
+    stored = Header.from_json(replace(header, config=tree).to_json())
+    assert stored.configuration.telemetry == ("otel",) and stored.config["telemetry"] == [
+        "wandb", "otel",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"telemetry\.0 must be 'otel' or 'mlflow', not 'wandb'"):
+        load_config(tree)  # typed anew, it is a mistake
+
+
 def test_what_to_spend_and_how_fast_may_change() -> None:
     free = {
         **{"budget": {"usd": 5.0}, "concurrency": 8, "timeout": 9.0, "retries": 0, "cache": False},

@@ -68,8 +68,11 @@ class Header:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As it may be used and shown: without the secrets that runs of version 0.1 kept."""
+        """As it may be used and shown: without the secrets that runs of version 0.1 kept, and the
+        place to send figures to that runs of version 0.2 could name."""
         tree = merge(self.config)
+        if "wandb" in (told := tree.get("telemetry") or ()):
+            tree["telemetry"] = [name for name in told if name != "wandb"]
         roles: dict[str, dict[str, Any]] = tree.get("roles") or {}
         for own in roles.values():
             if headers := own.get("headers"):
