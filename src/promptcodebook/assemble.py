@@ -34,7 +34,7 @@ from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, PresentPrompt
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
-from promptcodebook.tasks.program import AgentProgram, SingleCall, make_program
+from promptcodebook.tasks.program import AgentProgram, SingleCall, asks_for_labels, make_program
 from promptcodebook.tasks.rewards import (
     STAND_IN,
     apply_reward,
@@ -393,11 +393,12 @@ def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
         hint = f"{toml}; in Python reward='exact', or your function"
         raise ConfigError("no reward is set", hint=hint)
     executor = config.executor if sources.executor is None else sources.executor
+    labels = "executor" in config.roles and asks_for_labels(config.roles["executor"].extra)
     return Task(
         data.name,
         data,
         reward,
-        make_program(executor, sources.base, calls),
+        make_program(executor, sources.base, calls, labels=labels),
         config.reward_range,
         base_prompt=config.base_prompt,
         description=f"the user's own data: {data.name}",

@@ -71,6 +71,23 @@ def test_the_verdict_begins_with_it_and_the_codebook_is_made_from_it(tmp_path: P
     assert beside.b.rewards == judged.rewards and beside.gain.n == judged.score.n
 
 
+def test_each_row_of_the_verdict_is_asked_under_the_executor_s_schema_and_answers_are_labels(
+    tmp_path: Path,
+) -> None:
+    schema = {"name": "label", "schema": {"enum": ["use", "no"]}}
+    form = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    lm = ScriptedLM().reply_with(lambda request: '"use"')
+    settings = {"preset": "small", "size": 1, "roles": {"executor": {"extra": form}}}
+    texts = [{"question": f"q{n}", "answer": "use"} for n in range(40)]
+    run = pco.optimize(
+        pco.load(texts, input="question", target="answer"), "exact", lm, prompt="Say use.",
+        config=settings, runs_dir=tmp_path, progress=False,
+    )  # fmt: skip
+    assert lm.history and all(dict(r.sampling.extra) == form for r in lm.history)
+    assert run.rows["present"].score.mean == run.rows["learned"].score.mean == 1.0
+    assert run.policy.answer("q") == "use"
+
+
 def test_it_comes_from_a_file_too_and_own_instincts_stay(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("Be brief. Be kind.\n", "utf-8")
     own = {"init": {"instincts": ["Say use."]}}

@@ -227,18 +227,33 @@ def body_fields(example: Example) -> dict[str, object]:
 
 class SingleCall:
     """The default program: p as system prompt, x (or its chat messages) as the conversation. Tool
-    calls of the reply are in the output's field `tool_calls`."""
+    calls of the reply are in the output's field `tool_calls`. `labels` = each reply is one of a
+    schema's labels as JSON, in quotation marks, which the answer goes without."""
 
     name = SINGLE_CALL
     stages: tuple[str, ...] = ()
     roles: frozenset[Role] = frozenset()
+
+    def __init__(self, *, labels: bool = False) -> None:
+        self._labels = labels
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         asked, extra = example.messages or example.input, body_fields(example)
         asked, system = (prompt.text, "") if prompt.holds_input else (asked, prompt.text)
         reply = await lm(asked, system=system, purpose="execute", extra=extra)
         fields = {"tool_calls": list(reply.tool_calls)} if reply.tool_calls else {}
-        return Output(reply.text, truncated=reply.finish == "length", fields=fields)
+        text = reply.text
+        with suppress(ValueError):  # a cut one stays as it is
+            text = str(parse_json(text)) if self._labels else text
+        return Output(text, truncated=reply.finish == "length", fields=fields)
+
+
+def asks_for_labels(extra: Mapping[str, Any]) -> bool:
+    """Whether these body fields let a model say one of a schema's texts and nothing else."""
+    with suppress(TypeError, KeyError):
+        labels = extra["response_format"]["json_schema"]["schema"]["enum"]
+        return all(isinstance(label, str) for label in labels)
+    return False
 
 
 _Function = Callable[[Any, Example, Chat], str | Output | Awaitable[str | Output]]
@@ -293,10 +308,13 @@ def make_program(
     spec: str | Mapping[str, Any] | Executor | Program | None,
     base: Path,
     calls: UserCalls | None = None,
+    *,
+    labels: bool = False,
 ) -> Program:
-    """One call to the executor, or the user's agent: a function, 'agent.py:run', or a table."""
+    """One call to the executor, whose reply may be one of a schema's `labels`, or the user's agent:
+    a function, 'agent.py:run', or a table."""
     if not spec:
-        return SingleCall()
+        return SingleCall(labels=labels)
     if isinstance(spec, Mapping):
         made = import_part("promptcodebook.programs", "agent", "an agent's command", "serve")
         spec = cast("Executor", made(spec, base))

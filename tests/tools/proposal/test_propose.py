@@ -128,10 +128,9 @@ def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(
     assert made["reward"] == {"kind": "label", "labels": labels} and "base_prompt" not in made
     assert made["init"]["instincts"] == [f"Say only: {label}" for label in labels]
     assert made["init"]["prompt"].endswith("account, billing, delivery.")
-    # The grammar's answers are in quotation marks, which `exact` would never take for right.
     assert propose(tmp_path, "exact", "--yes", "--reward", "exact", name="mine.csv").code == 0
     made = settings(tmp_path / "exact")
-    assert "extra" not in made["roles"]["executor"]
+    assert made["roles"]["executor"]["extra"]["response_format"] == form
     assert made["init"]["instincts"] == [f"Say only: {label}" for label in labels]
 
 

@@ -283,9 +283,7 @@ def _settings(
             init |= {"instincts": [f"Say only: {label}" for label in said]} if said else {}
             form = {"name": "label", "schema": {"enum": labels}}
             answers = {"type": "json_schema", "json_schema": form}
-            # The grammar's answer is JSON, in quotation marks: `label` reads it, others do not.
-            form_fits = scoring.kind == "label" and not scoring.several
-            executor |= {"extra": {"response_format": answers}} if form_fits else {}
+            executor |= {"extra": {"response_format": answers}} if not scoring.several else {}
         elif labels and not own:
             more["base_prompt"] = each
         if executor:
