@@ -22,20 +22,21 @@ _HEAD = """# Commands
 Written by `python docs/generate_cli.py` from each command's `--help`.
 
 Results go to stdout, progress and errors to stderr. `--json` prints results and errors as JSON.
-Pipes and files receive plain lines; `NO_COLOR` removes the colours. Exit codes: 0 done, 1 failed, 2
-usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command line > `PCO_*`
-variables > `pco.toml` > preset.
+Output to pipes and files is plain text; `NO_COLOR` removes the colours. Exit codes: 0 done, 1
+failed, 2 usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command
+line > `PCO_*` variables > `pco.toml` > preset.
 
-`pco --install-completion` completes commands and options in bash, zsh, fish or PowerShell.
-`pco --show-completion` prints the script (`_PCO_COMPLETE=source_zsh pco` prints another shell's).
+`pco --install-completion` sets up completion in bash, zsh, fish or PowerShell. `pco
+--show-completion` prints the script for your shell; `_PCO_COMPLETE=source_zsh pco` prints the zsh
+script.
 
 Variables:
 
-- `PCO_LM`, `PCO_LM_ROLE`: the model of all roles, or of one (`PCO_LM_CRITIC`)
-- `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET`: the options with those names
-- `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT`: the settings with those names
-- `PCO_API_KEY`, `OPENAI_API_KEY`: endpoint keys; put them nowhere but here
-- `PCO_RUNS`, `PCO_CACHE`, `PCO_REGISTRY`: where runs, the reply cache and the registry are kept
+- `PCO_LM`, `PCO_LM_ROLE`: the model for all roles, or for one (`PCO_LM_CRITIC`)
+- `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET`: the options of the same name
+- `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT`: the settings of the same name
+- `PCO_API_KEY`, `OPENAI_API_KEY`: endpoint keys; don't put them anywhere else
+- `PCO_RUNS`, `PCO_CACHE`, `PCO_REGISTRY`: where runs, the reply cache and the registry are stored
 - `PCO_SERVE_KEY`: keys that callers of `pco serve` may send
 - `PCO_REQUESTS`: where `pco serve` records requests
 - `HF_ENDPOINT`, `PCO_GITHUB_RAW`: mirrors for `pco data fetch`
@@ -43,8 +44,8 @@ Variables:
 """
 _SHARED = """## Shared options
 
-Every command takes `--help` and `--json`. Each lists its shared options, explained here; *training*
-and *policy* mean:
+Every command takes `--help` and `--json`. Options that several commands share are explained here;
+*training* and *policy* stand for:
 
 {groups}
 

@@ -13,10 +13,10 @@ from promptcodebook.config.loading import Key, describe, describe_group
 _HEAD = """# Settings
 
 Written by `python docs/generate_config.py` from the settings' docstrings. `pco config` prints the
-usual settings, and `pco config --all` prints all.
+usual settings, and `pco config --all` prints all settings.
 
 Set a key in `pco.toml`, where a group is a table, or on the command line (`--set key=value`). In
-Python it is an argument of `pco.optimize` or part of its `config`. Precedence: command line >
+Python, a key is an argument of `pco.optimize` or part of its `config`. Precedence: command line >
 `PCO_*` variables > `pco.toml` > preset.
 
 ```toml
@@ -26,17 +26,17 @@ size = 12
 model = "openai/MODEL"
 ```
 
-"none" means that the key is not set; `--set key=none` removes a value (but "none" is a choice of
-`encoder.mode` and `explore.policy`). The error for an unknown key names the nearest known one. The
-defaults come from the preset `default`; `--preset full` sets the whole method, and `--preset paper`
-the paper's values. `config/presets.toml` says where they differ and why.
+"none" means that the key is not set; `--set key=none` removes a value (but "none" is a valid value
+of `encoder.mode` and `explore.policy`). The error for an unknown key suggests the nearest known
+key. The defaults come from the preset `default`; `--preset full` is the whole method; `--preset
+paper` has the paper's values. `config/presets.toml` says where the presets differ and why.
 
-Each line starts with a key and its default. Parentheses hold the paper's symbol, accepted values
+Each line starts with a key and its default. Parentheses contain the paper's symbol, accepted values
 and unit, unless the description names them.
 
 ## Usual settings
 
-`pco init` writes these into `pco.toml`, in this order. All others follow below.
+`pco init` writes these settings into `pco.toml`, in this order. All other settings follow.
 
 """
 _SYMBOLS = {
@@ -77,7 +77,7 @@ _UNITS = {
     "prices.MODEL.cached": "US$/Mtok",
     "explore.epsilon": "probability",
     "explore.epsilon_min": "probability",
-    "explore.gamma": "factor an epoch",
+    "explore.gamma": "factor per epoch",
     "router.scale": "standard deviations",
     "router.floor": "share of routes",
     "router.least": "instincts",

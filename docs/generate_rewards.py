@@ -15,11 +15,11 @@ _HEAD = """# Rewards
 
 Written by `python docs/generate_rewards.py`.
 
-In `pco.toml` write `reward = "exact"`, or with options
-`reward = { kind = "contains", ignore_case = false }`; in Python write the same, or
-`pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)). Each scores from
-0 to 1 and says in its feedback what was wrong. A reference that is a list,
-`["Paris", "City of Paris"]`, holds several right answers. For your own, write
+In `pco.toml`, write `reward = "exact"` or, with options,
+`reward = { kind = "contains", ignore_case = false }`. In Python, write the same or
+`pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)). Each reward
+ranges from 0 to 1, and its feedback says what was wrong. A reference may list several right
+answers: `["Paris", "City of Paris"]`. For your own reward, write
 `reward = "reward.py:reward"` ([how](../how-to/write-a-reward.md)).
 """
 _SHAPES = {**rewards.READY, "judge": rewards.RubricJudge, "sum": rewards.WeightedSum}
@@ -44,12 +44,12 @@ _OPTIONS = {
         "fenced": "allows one code fence around the JSON (`false`)",
     },
     "judge": {
-        "rubric": "what a good answer does, in words (required)",
+        "rubric": "describes what a good answer does (required)",
         "shots": "puts worked examples first, for a small model",
     },
     "sum": {
         "parts": "rewards, each with its options and a `weight` (1.0); "
-        '`{ function = "reward.py:reward" }` names your own (required)'
+        '`{ function = "reward.py:reward" }` names your own function (required)'
     },
 }
 

@@ -147,13 +147,13 @@ class Plan:
         if not self.config.compose_per_stage:
             return ()
         if not self.task.program.stages:
-            hint = "give the executor an attribute `stages`, e.g. run.stages = ('find',)"
+            hint = "give the executor a `stages` attribute, e.g. run.stages = ('find',)"
             message = "compose_per_stage needs an executor that names its stages"
             raise ConfigError(message, hint=hint)
         program = self.task.program
         if isinstance(program, AgentProgram) and not program.wants_prompt:
             what = "compose_per_stage makes a prompt per stage, but the executor takes one string"
-            hint = "annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')"
+            hint = "annotate its first parameter as prompt: pco.Prompt; call prompt.of('stage')"
             raise ConfigError(what, hint=hint)
         return tuple(program.stages)
 
@@ -162,14 +162,14 @@ class Plan:
         without a first codebook (unless it has `begun`) or a prompt a stage, and MissingExtra or
         TaskError when the task needs more than data."""
         if self.config.router.kind == "distilled":
-            what = "router.kind = 'distilled' is not trained: it is made from a run's encoder"
+            what = "router.kind = 'distilled' cannot be trained: it is made from a run's encoder"
             raise ConfigError(
                 what, hint="train with router.kind = 'encoder', then: pco distill RUN"
             )
         require_own_data(self.config, self.sources)
         if not self.task.dataset.train:
             what = f"the training split of {self.task.name} is empty"
-            raise DataError(what, hint="give it examples, or change data.fractions")
+            raise DataError(what, hint="add examples, or change data.fractions")
         # Checked here, so that their faults show before anything is paid for.
         self._check_slices()
         find_rule(self.config.update.accept)
@@ -359,7 +359,7 @@ def require_own_data(config: Config, sources: Sources) -> None:
         if getattr(sources, name) is not None:
             raise ConfigError(
                 f"{config.task} is a ready-made task with its own {name}",
-                hint=f"leave {name} out; or leave task out, and give its data: data=pco.load(...)",
+                hint=f"leave {name} out; or leave task out, and pass your data: data=pco.load(...)",
             )
 
 
@@ -442,7 +442,7 @@ async def try_agent(plan: Plan) -> bool:
     if check is not None:
         await check(*plan.dataset.train[:2])
     if "tools" in plan.config.learn and not plan.tools:
-        hint = 'pco.Agent trains tools that its requests name; or set learn = ["prompt"]'
+        hint = 'use pco.Agent, which trains the tools its requests name; or set learn = ["prompt"]'
         raise ConfigError("learn: none of the executor's requests named a tool", hint=hint)
     return check is not None
 
@@ -486,8 +486,8 @@ async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
     if (len(errors) == len(answers) and not own_agent) or broken:
         raise _refusal(errors[0])
     warnings = [
-        f"{error}: it was tried with an answer that makes no sense. Such rollouts count as failed "
-        "and teach nothing: return 0.0 for an answer that it cannot read"
+        f"{error}: it was tried on a nonsense answer. A rollout whose reward fails counts as "
+        "failed and teaches nothing: return 0.0 for an answer that the reward cannot read"
         for error in errors[:1]
     ]
     values = {score.value for score in scores.values() if score is not None}
@@ -496,7 +496,7 @@ async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
     label = 2 * len(set(targets)) <= len(targets) and values == {plan.config.reward_range[0]}
     if len(scores) == 2 and not errors and len(values) == 1 and not (label or is_ours(reward)):
         warnings.append(
-            f"the reward gives {values.pop():g} to the reference as well as to "
+            f"the reward gives {values.pop():g} to both the reference and "
             f"{quote(_NONSENSE)}: check that it tells good answers from bad ones"
         )
     low, told = plan.config.reward_range[0], not label or is_ours(reward)
@@ -507,7 +507,7 @@ async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
 
 def _refusal(error: PcoError) -> ConfigError:
     return ConfigError(
-        f"the reward failed its trial, before anything was paid for: {error}",
+        f"the reward failed its trial, before any paid call: {error}",
         hint=f"{error.hint.partition(';')[0]}, and return 0.0 for an answer that it cannot read; "
         "user_code.trial = false skips this trial",
     )

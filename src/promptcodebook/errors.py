@@ -59,8 +59,8 @@ def loop_hint(error: BaseException) -> str:
     if not any(words in message for message in messages for words in _OTHER_LOOP):
         return ""
     return (
-        "an async client works only in the event loop that made it: type `await "
-        "pco.aoptimize(...)` (or aevaluate, ...) there, or make the client in your function"
+        "an async client works only in the event loop that created it: use `await "
+        "pco.aoptimize(...)` (or aevaluate, ...) there, or create the client in your function"
     )
 
 

@@ -282,7 +282,7 @@ def _step_text(view: RunView) -> str:
     parts = [
         f"step {view.step + 1}{planned}",
         "" if view.solved is None else f"solved {percent(view.solved)} of inputs",
-        f"reward{' of tries' * (view.solved is not None)} {number(view.reward, missing='none')}",
+        f"reward{' of rollouts' * (view.solved is not None)} {number(view.reward, missing='none')}",
         "" if view.epsilon is None else f"epsilon {view.epsilon:.2f}",
         "" if view.epsilon is None else f"entropy {entropy(view.counts):.2f} bits",
         f"utilisation {100 * utilisation(view.counts):.0f} %",

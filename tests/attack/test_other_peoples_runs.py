@@ -341,7 +341,7 @@ def test_nobody_waits_for_a_file_that_nobody_writes(gift: Gift, name: str) -> No
     os.mkfifo(file)
     listed = _within(20.0, gift.folder, "runs", "list")
     assert f"{gift.run}: unreadable:" in listed.out
-    _within(20.0, gift.folder, "explain", gift.run, "x", "--trust").error(1, "no plain file")
+    _within(20.0, gift.folder, "explain", gift.run, "x", "--trust").error(1, "not a plain file")
 
 
 # --- what a run unpacks to, and how long it may take ---

@@ -69,7 +69,7 @@ def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) ->
     os.kill(pid, signal.SIGKILL)  # while idle: it is replaced
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
-    assert worker.call(f"{HERE}:die", (7,), LONG).error.endswith("ended with code 7")
+    assert worker.call(f"{HERE}:die", (7,), LONG).error.endswith("exited with code 7")
     assert isinstance(pid, int) and gone(pid)
     assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
 

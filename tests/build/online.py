@@ -68,7 +68,7 @@ class Trial:
         try_canary(self.registry, self.new, split, margin=margin)
         begun = self.canary
         await until(lambda: self.served.proxy.live.canary == begun)
-        await self.ready("no feedback")
+        await self.ready("no feedback" if self.served.proxy.online else "without --feedback")
 
     async def prompted(self, key: str = "", model: str = "", **headers: str) -> tuple[str, str]:
         """A request's id and the version that it got."""

@@ -92,7 +92,7 @@ def test_show_marks_a_rewritten_text_by_whom_and_from_what(tmp_path: Path) -> No
     result = pco("registry", "show", "last", cwd=tmp_path)
     assert result.code == 0, result.err
     out = result.out
-    mark = "rewritten once, last by the updater (http://b/v1#big); at first: "
+    mark = "rewritten once, last by the updater (http://b/v1#big); originally: "
     assert "[0] mended\n" in out and f"{mark}seed" in out and f"{mark}theta" in out
     assert out.count("rewritten") == 2
     shown = pco("registry", "show", "last", "--json", cwd=tmp_path).json

@@ -85,7 +85,7 @@ def test_an_option_that_has_no_effect_is_an_error(tmp_path: Path) -> None:
     (["compare", "a.json", "a.json", "--n", "3"], ["--n has no effect on two saved"]),
     (["compare", "a.json", "a.json", "--set", "x=1"], ["--set has no effect on two saved"]),
     (["prompt", "last", "--row", "concat", "--lm", "x"], ["--lm has no effect on the row concat"]),
-    (["explain", "req-1", "--task", "x"], ["--task has no effect on a request"]),
+    (["explain", "req-1", "--task", "x"], ["--task has no effect on a served request"]),
     (["eval", "last", "--data", "x"], ["--data has no effect without --task"]),
     (["compare", "last", "last", "--prompt", "Be brief."], ["missing argument B or --prompt"]),
     (["train", "--prompt", "Be brief.", "--present", "Be kind."], ["--prompt is given twice"]),

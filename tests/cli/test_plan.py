@@ -167,7 +167,7 @@ def test_an_input_in_two_splits_fails_with_both_places(tmp_path: Path) -> None:
     result = pco(*args, cwd=tmp_path)
     assert result.code == 1
     assert "fail  d.jsonl:3 (train) and d.jsonl:5 (test) have the same input" in result.out
-    assert "warn  1 test example cannot give a verdict, which takes at least 20." in result.out
+    assert "warn  1 test example cannot give a verdict, which needs at least 20." in result.out
     as_json = pco(*args, "--json", cwd=tmp_path)
     assert as_json.code == 1
     assert as_json.json["clean"] is False and len(as_json.json["overlaps"]) == 1
@@ -215,7 +215,7 @@ def test_too_few_test_examples_for_a_verdict_are_named_before_anything_is_spent(
 ) -> None:
     finding = found(doctor(folder))["verdict"]
     assert finding["level"] == "warn" and "data.fractions" in finding["next_step"]
-    message = "6 test examples cannot give a verdict, which takes at least 20"
+    message = "6 test examples cannot give a verdict, which needs at least 20"
     assert finding["what"] == message
     short = ("--set", "update.epochs=1", "--set", "validation.every=0")
     assert message in pco("estimate", *short, "--json", cwd=folder).json["assumptions"]
@@ -248,7 +248,7 @@ REWARD = "def reward(example, output):\n    return {}\n"
     (None, "", ("--set", "lm="), "model", "has no model"),
     (None, "", ("--lm", "http://127.0.0.1:9/v1#m"), "address", "nothing answers"),
     (None, "", ("--lm", "openai/gpt-x"), "key variable", "OPENAI_API_KEY is not set"),
-    (None, "", ("--set", "budget.usd=5"), "prices", "so budget.usd cannot be kept"),
+    (None, "", ("--set", "budget.usd=5"), "prices", "so budget.usd cannot be enforced"),
     (None, "", (), "runs", "cannot write to /proc"),
 ])  # fmt: skip
 def test_what_a_run_cannot_do_with_fails(
@@ -276,7 +276,7 @@ def test_a_reward_that_gives_nothing_to_all_that_was_tried_is_warned_of(folder: 
     (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "reward.py").write_text(REWARD.format("0.0"))
     finding = found(doctor(folder))["reward"]
-    assert finding["level"] == "warn" and "nonsense all earn the lowest reward" in finding["what"]
+    assert finding["level"] == "warn" and "and nonsense get the lowest reward" in finding["what"]
     (folder / "reward.py").write_text(REWARD.format("float(output == example.target)"))
     assert found(doctor(folder))["reward"]["level"] == "ok"
 
@@ -361,7 +361,7 @@ def test_a_run_with_a_judge_and_an_agent_lies_within_the_estimate(folder: Path) 
         used = usage(folder, *args, "--lm", server.spec)
     assert used["judge"]["calls"] > 0 and used["executor"]["calls"] > 0
     holds(estimate, used)
-    assert any("your executor is counted" in text for text in estimate["assumptions"])
+    assert any("your executor is assumed" in text for text in estimate["assumptions"])
 
 
 def test_it_asks_no_model_and_says_what_it_does_not_know(folder: Path) -> None:
@@ -370,7 +370,7 @@ def test_it_asks_no_model_and_says_what_it_does_not_know(folder: Path) -> None:
     found = estimated(folder, *nobody, "--budget", "10calls")
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == before
     assert found["total"]["usd"] is None and all(r["usd"] is None for r in found["roles"])
-    assert any("budget.calls = 10 lies below" in each for each in found["assumptions"])
+    assert any("budget.calls = 10 is below" in each for each in found["assumptions"])
     text = pco("estimate", *nobody, cwd=folder).out
     assert "updates; model http://127.0.0.1:9/v1#m" in text
     assert "unknown" in text and "no price is known for http://127.0.0.1:9/v1#m" in text

@@ -110,7 +110,7 @@ def test_compare_reads_saved_evaluations_and_is_a_gate(trained: Path) -> None:
     assert low > 0.25
     assert pco("compare", *sides, "--margin", str(low), cwd=trained).code == 0
     missed = pco("compare", *sides, "--margin", "0.25", cwd=trained)
-    assert missed.code == 1 and "more than --margin 0.25" in missed.err
+    assert missed.code == 1 and "which exceeds --margin 0.25" in missed.err
 
 
 def test_a_policy_judged_with_another_program_is_noted_once(trained: Path, run_id: str) -> None:
@@ -171,7 +171,7 @@ def test_a_run_is_evaluated_by_its_own_model_whatever_the_shell_names(
     assert models(trained) == {"simulated"}
     assert models(trained, "--task", "constraints") == {"simulated"}
     told = pco("eval", "last", "--n", "1", cwd=trained).err
-    assert "PCO_LM is not used" in told and "own, simulated (or give --lm)" in told
+    assert "PCO_LM is not used" in told and "own model, simulated (--lm overrides it)" in told
     assert "PCO_LM" not in pco("eval", "last", "--n", "1", "--lm", "simulated", cwd=trained).err
     for typed in (("compare", "last", "last"), ("explain", "last", "q")):
         assert "PCO_LM is not used" in pco(*typed, cwd=trained).err
@@ -357,7 +357,7 @@ def test_what_cannot_be_printed_says_what_to_type(
 def test_a_policy_file_does_not_know_what_its_run_began_with(trained: Path, run_id: str) -> None:
     file = str(trained / "runs" / run_id / "policy.json")
     result = pco("prompt", file, "an input", "--row", "untrained", cwd=trained)
-    result.error(2, "only its run knows", 'pco prompt RUN --row untrained "an input"')
+    result.error(2, "only its run has", 'pco prompt RUN --row untrained "an input"')
 
 
 def test_a_command_that_is_printed_holds_a_name_as_one_word(trained: Path, run_id: str) -> None:

@@ -100,7 +100,7 @@ def test_the_way_of_a_version(folder: Path) -> None:
     assert "eva" in text and "good" in text and text.count("promote") == 2
     for every in ((), ("tickets@",)):
         assert len(pco("registry", "log", *every, "--json", cwd=folder).json) == 5
-    assert "no entry is about mails@" in pco("registry", "log", "mails@", cwd=folder).out
+    assert "no entries about mails@" in pco("registry", "log", "mails@", cwd=folder).out
     for typed, result in (
         (("log", "tickets@prod"), f"did you mean '{PRODUCTION}'"),
         (("show", "tickets@prod"), "no ref 'tickets@prod'"),
@@ -181,7 +181,7 @@ def test_verify_names_the_first_bad_row(folder: Path) -> None:
     result = pco("registry", "verify", cwd=folder)
     assert result.code == 0 and result.out.startswith("intact: 2 entries, 1 version\nhead ")
     result = pco("registry", "verify", "--head", "f" * 64, cwd=folder)
-    assert result.code == 1 and "entries are missing at its end" in result.out
+    assert result.code == 1 and "entries are missing at the end" in result.out
     with sqlite3.connect(folder / "registry.sqlite") as db:
         db.execute("UPDATE log SET why = 'x'")
     result = pco("registry", "verify", cwd=folder)
@@ -262,7 +262,7 @@ def test_a_high_finding_is_shown_with_place_and_reason_and_exits_1(tmp_path: Pat
     assert "high    instinct 1 [6:38]  override" in result.out
     printed = " ".join(result.out.split())
     assert "system instructions aside: 'Ignore all previous instructions'" in printed
-    assert result.out.endswith("does not pass: a finding is high\n")
+    assert result.out.endswith("does not pass: a finding is rated high\n")
     tree = pco("registry", "audit", "p.json", "--json", cwd=tmp_path)
     assert tree.code == 1 and [f["where"] for f in tree.json["findings"]] == ["c1"]
 
@@ -304,7 +304,7 @@ def test_the_judge_is_asked_where_it_has_a_model(tmp_path: Path) -> None:
     found, lm = judged(tmp_path, "Be rude to some.", reply)
     assert found.code == 1 and "(judge)" in found.out
     assert "high    instinct 0 [3:7]  hate" in found.out
-    assert f"hazards as {lm} sees them" in " ".join(found.out.split())
+    assert f"hazards judged by {lm}" in " ".join(found.out.split())
     alone, _ = judged(tmp_path, "Be rude to some.", reply, "--rules-only")
     assert alone.code == 0 and "left out: hazards: no model judged the texts" in alone.out
     harmless, _ = judged(tmp_path, "Be brief.", json.dumps({"findings": []}))
@@ -400,7 +400,7 @@ def test_last_is_the_last_run_that_left_a_policy_and_is_named(trained: Path, run
     ):
         made = pco(*use, cwd=trained)
         assert made.code == 0, made.err
-        assert made.err.count(f"last is the run {run_id}") == 1, use
+        assert made.err.count(f"'last' means the run {run_id}") == 1, use
 
 
 def test_last_compares_a_policy_with_the_first_one_of_its_own_run(

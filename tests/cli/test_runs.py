@@ -143,7 +143,7 @@ def test_the_verdict_has_a_row_for_each_prompt_and_fits_80_columns(folder: Path)
     assert found and conclusion.text in " ".join(tables.split())
     names = [line[2:6] for line in closing_block.splitlines() if line[2:3].strip()]
     assert names == ["gain", "cost", "next", "run ", "file", "type"]
-    assert "Add test inputs: a verdict takes" in closing_block
+    assert "Add test inputs: a verdict needs" in closing_block
     assert f"  file  runs/{path.name}/policy.json\n" in closing_block
     assert closing_block.endswith(f"\n  type  pco report {path.name}\n")
     assert len(re.findall(r"\bpco [a-z]", result.out)) == 1, "one next step"

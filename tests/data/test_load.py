@@ -365,7 +365,7 @@ def test_a_text_in_two_encodings_is_placed(tmp_path: Path) -> None:
     error = refused(path, r"t\.jsonl:2: byte 15 of the line \(0xe9\) is not UTF-8")
     assert error.hint.startswith("iconv")
     path.write_text(GOOD, "utf-16-le")
-    assert "UTF-16LE" in refused(path, "UTF-16LE text without a byte order mark").hint
+    assert "UTF-16LE" in refused(path, "UTF-16LE without a byte order mark").hint
 
 
 def test_paths(tmp_path: Path) -> None:
@@ -407,7 +407,8 @@ BAD_ROWS = [{"question": f"q{n}", "answer": "x", "key": f"k{n}"} for n in range(
     ({"input": "question", "target": None, "split": "answer"}, r"data\[0\]: unknown split 'x'"),
     ({"input": "question", "target": None, "fractions": (0.5, 0.5, 0.0)}, "fractions must be"),
     ({"input": "question", "target": None, "fractions": (0.5, 0.4, 0.2)}, "fractions must be"),
-    ({"input": "question", "target": None, "id": "answer"}, r"data\[1\]: the id 'x' is used at"),
+    ({"input": "question", "target": None, "id": "answer"},
+     r"data\[1\]: the id 'x' is already used at"),
 ])  # fmt: skip
 def test_columns(options: dict[str, object], match: str) -> None:
     refused(BAD_ROWS, match, **options)
@@ -431,7 +432,7 @@ def test_an_id_is_a_text_or_a_number_and_no_other_row_s(name: object, tmp_path: 
     for split, key in (("train", "a"), ("val", "b"), ("test", "a")):
         row = {"input": f"{split} text", "key": key}
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
-    twice = r"test\.jsonl:1: the id 'a' is used at .*train\.jsonl:1"
+    twice = r"test\.jsonl:1: the id 'a' is already used at .*train\.jsonl:1"
     refused(tmp_path, twice, target=None, id="key")
 
 
@@ -498,7 +499,7 @@ def test_what_comes_often_is_counted_and_the_first_shown() -> None:
     assert len(found.duplicates) == 30
     [warning] = found.warnings()
     assert warning == (
-        "30 examples in train have the same input as an earlier one: train0 (30 times), "
+        "30 examples in train have the same input as an earlier example: train0 (30 times), "
         "train30 (2 times)."
     )
     copies = [f"{STORY} {n}" for n in range(12)]
@@ -658,5 +659,5 @@ def test_a_check_says_how_many_inputs_are_independent() -> None:
     split = load({"train": rows[:32], "val": rows[32:64], "test": rows[64:]}, group="chat")
     found = examine(split)
     assert found.independent == {"val": 8, "test": 8}
-    assert "32 examples in test are 8 independent ones" in "\n".join(found.warnings())
+    assert "Of the 32 examples in test, 8 are independent" in "\n".join(found.warnings())
     assert not examine(load(rows)).independent

@@ -255,14 +255,14 @@ async def test_an_able_model_carries_every_role_and_a_weak_one_is_told_role_by_r
     assert levels(found) == dict.fromkeys((f"role {role}" for role in roles), "ok"), found
     found = (await rehearsed(ScriptedLM().reply_with(weak)))[TITLE]
     facts = {each.name: each.what for each in found.findings}
-    assert "right for 1 of 4 plain inputs" in facts["role encoder"]
+    assert "correct for only 1 of 4 plain inputs" in facts["role encoder"]
     assert "keeps 0 of 4 instincts" in facts["role generator"]
-    assert "repeats the words it was asked with" in facts["role critic"]
+    assert "repeats the words of the request" in facts["role critic"]
     assert "blames no part" in facts["role attribution"]
     assert "its rewrite is refused" in facts["role updater"]
     assert "misjudges 3 of 6 texts" in facts["role judge"]
     others = "encoder, generator, attribution, updater, judge"
-    says = f"weak as {', '.join(roles)}; with the templates few-shot as {others}"
+    says = f"weak roles: {', '.join(roles)}; with the few-shot templates: {others}"
     assert found["roles"].what == says, "its one line as critic is no repetition"
     assert found.ok, "a weak model is no reason not to run"
     step = found["roles"].next_step
@@ -286,9 +286,8 @@ async def test_an_answer_without_a_word_is_warned_of(answer: Reply, what: str, s
 async def test_a_model_whose_short_reply_is_all_thoughts_is_warned_of(server: Server) -> None:
     server.default = says(None, finish="length", message={"reasoning_content": "hm"})
     found = (await probe(server.spec))["call"]
-    assert (
-        found.level == "warn" and "holds no text" in found.what and "max_tokens" in found.next_step
-    )
+    assert found.level == "warn" and "contains no text" in found.what
+    assert "max_tokens" in found.next_step
 
 
 async def test_of_the_default_s_roles_the_critic_is_weak_where_it_blames_nobody() -> None:
@@ -317,7 +316,7 @@ async def test_where_only_a_teacher_is_weak_a_stronger_model_is_named_first() ->
         return blame if request.role == "attribution" else able(request)
 
     found = (await rehearsed(ScriptedLM().reply_with(echo)))[TITLE]
-    assert "repeats the words it was asked with" in found["role attribution"].what
+    assert "repeats the words of the request" in found["role attribution"].what
     assert found["role encoder"].level == found["role updater"].level == "ok"
     step = "name a stronger model: --set roles.attribution.model="
     assert found["roles"].next_step.startswith(step)
@@ -394,7 +393,7 @@ async def test_doctor_says_that_no_text_is_rewritten_and_no_model_routes(tmp_pat
     found = await sections(tmp_path)
     rehearsed = found["one example, from route to gradients"]
     assert "learned from outcomes" in rehearsed["router"].what
-    assert rehearsed["generator"].what.endswith("the instincts as they are")
+    assert rehearsed["generator"].what.endswith("the instincts verbatim")
     assert rehearsed["critic"].what == "not asked, since no text is rewritten"
 
 
@@ -543,7 +542,7 @@ def test_the_user_s_own_code_and_model_are_not_called() -> None:
     estimated = estimate_plan(plan_of(mine, task="", lm=""))
     calls = {share.role: share.calls for share in estimated.roles}
     assert calls["executor"].high > 3 * calls["executor"].expected
-    assert any("your executor is counted" in each for each in estimated.assumptions)
+    assert any("your executor is assumed" in each for each in estimated.assumptions)
 
 
 # `pco.estimate`: what `optimize` with the same keywords would take; nothing is asked for it.

@@ -226,7 +226,7 @@ async def test_what_unfinished_work_paid_for_is_found_again_until_it_is_done(
         assert outer.fallback_log is not None and inner.fallback_log is not None
         assert outer.fallback_log() is not None
         assert inner.fallback_log() is None, "another is at it"
-    assert "a kill would lose what this pays for" in caplog.text
+    assert "paid replies would be lost if this process were killed" in caplog.text
     unfinished_folder().rmdir()
     unfinished_folder().write_text("a file")
     with until_done("a question") as supplies:

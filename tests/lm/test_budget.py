@@ -346,7 +346,7 @@ async def test_what_is_kept_back_is_spent_once_the_reserve_is_opened(
     door = gate(**{limit: 5 * each})
     door.keep_back(Budget.model_validate({limit: kept * each}))
     amount = f"${kept * each:.4f}" if limit == "usd" else f"{kept * each}"
-    rest = f"; {amount} kept for the verdict" if kept else ""
+    rest = f"; {amount} reserved for the verdict" if kept else ""
     told = message.format(all=5 * each, spent=(5 - kept) * each, each=each, kept=rest)
     assert await reached(door) == (5 - kept, f"the budget is reached: {told}")
     assert door.open_reserve() is bool(kept)
@@ -376,12 +376,12 @@ async def test_seconds_are_kept_back_like_all_else():
     await attempt(door)
     now = 50.0
     assert await reached(door) == (
-        0, "the budget is reached: 60 seconds (50 s gone; 10 s kept for the verdict)"
+        0, "the budget is reached: 60 seconds (50 s elapsed; 10 s reserved for the verdict)"
     )  # fmt: skip
     assert door.open_reserve()
     await attempt(door)
     now = 60.0
-    assert await reached(door) == (0, "the budget is reached: 60 seconds (60 s gone)")
+    assert await reached(door) == (0, "the budget is reached: 60 seconds (60 s elapsed)")
 
 
 async def waits(door: BudgetGate) -> float:
@@ -428,14 +428,14 @@ async def test_what_is_kept_back_of_the_seconds_brings_the_deadline_forward_and_
     await asyncio.sleep(0)
     door.keep_back(Budget(seconds=800))
     clock.skip(200)
-    with pytest.raises(errors.BudgetReached, match="800 s kept"):
+    with pytest.raises(errors.BudgetReached, match="800 s reserved"):
         await waiter
     assert door.open_reserve()
     waiter = asyncio.create_task(door.enter(MOST))
     await asyncio.sleep(0.01)
     assert not waiter.done(), "there is time again"
     clock.skip(800)
-    with pytest.raises(errors.BudgetReached, match=r"1000 seconds \(\d+ s gone\)"):
+    with pytest.raises(errors.BudgetReached, match=r"1000 seconds \(\d+ s elapsed\)"):
         await waiter
 
 

@@ -167,7 +167,7 @@ async def test_an_embedding_without_numbers_is_malformed_and_a_server_without_an
     server: Server,
 ):
     error = await failure(server, asked=READ)
-    assert isinstance(error, errors.RequestRefused) and "makes no embeddings (HTTP 404)" in str(
+    assert isinstance(error, errors.RequestRefused) and "offers no embeddings (HTTP 404)" in str(
         error
     )
     assert "router.features = 'words'" in error.hint and error.role == "encoder"

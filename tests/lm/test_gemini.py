@@ -44,7 +44,7 @@ async def test_it_is_asked_like_any_other_with_its_key_as_a_bearer_token(server:
     (refuses(429, "quota", retryDelay="soon"), errors.RateLimited, "quota", 0.0),
     (refuses(400, "not valid", reason="API_KEY_INVALID"), errors.AuthRefused, "not valid", 0.0),
     (refuses(400, "bad value"), errors.RequestRefused, "400: bad value", 0.0),
-    (refuses(404, "models/gem-x is not found"), errors.ModelNotFound, "lists: gem-y", 0.0),
+    (refuses(404, "models/gem-x is not found"), errors.ModelNotFound, "models: gem-y", 0.0),
     (withholds("content_filter: RECITATION"), errors.ReplyWithheld, ": RECITATION)", 0.0),
     (says(None, finish="function_call_filter: MALFORMED_FUNCTION_CALL"), errors.ServerFault,
      "MALFORMED_FUNCTION_CALL", 0.0),

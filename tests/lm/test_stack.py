@@ -208,7 +208,7 @@ async def test_a_tool_call_in_place_of_a_text_is_an_error_unless_tools_were_offe
     )
     roles = Roles(ScriptedLM().reply_with(lambda request: call), {}, "m")
     with pytest.raises(
-        errors.ParseError, match="the critic reply of m calls a tool where text"
+        errors.ParseError, match="the critic reply from m calls a tool where text"
     ) as caught:
         await Ask(roles, Counts()).text(replace(ASK, role="critic"))
     assert caught.value.usage == call.usage and caught.value.answered

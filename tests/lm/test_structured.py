@@ -221,7 +221,7 @@ async def test_what_replies_come_to(
 @pytest.mark.parametrize(("replies", "kind", "text", "hint", "counts"), [
     (["no", '{"score": 3}'], ParseError, "less than or equal to 1", "pco doctor",
      {"malformed": 2, "reasked": 1, "parse_failed": 1}),
-    ([CUT, CUT], TruncatedReply, "cut at its length cap twice", "roles.critic.max_tokens",
+    ([CUT, CUT], TruncatedReply, "cut off twice at its length cap", "roles.critic.max_tokens",
      {"truncated": 2, "reasked": 1}),
 ])  # fmt: skip
 async def test_replies_without_a_value_end_in_an_error_that_says_what_they_took(

@@ -84,7 +84,7 @@ async def test_of_several_samples_the_means_are_compared(
 
 @pytest.mark.parametrize(("count", "lost", "reason"), [
     (4, 2, "the batch's reward fell from 0.5000 to 0.1000"),
-    *((n, m, f"{m} of {n} examples could not be run again") for n, m in ((4, 3), (4, 4), (5, 3))),
+    *((n, m, f"{m} of {n} examples could not be rerun") for n, m in ((4, 3), (4, 4), (5, 3))),
 ])  # fmt: skip
 async def test_half_of_the_examples_must_have_a_reward_again(count: int, lost: int, reason: str):
     """No reward is no proof that the reward did not fall."""

@@ -408,7 +408,7 @@ async def test_of_a_long_input_both_ends_are_embedded(text: str, read: str):
     assert asked.messages == (Message("user", read),)
     assert (asked.role, asked.embeds) == ("encoder", True)
     assert vector == (1.0, 2.0) and usage.calls == 1
-    with pytest.raises(LMError, match=r"^the model answered a request for an embedding") as error:
+    with pytest.raises(LMError, match=r"^the model answered an embedding request") as error:
         await Embedder(ScriptedLM().enqueue("as you like")).read(text)
     assert error.value.hint.startswith("router.features = 'words'")
     assert "roles.encoder.model" in error.value.hint and error.value.role == "encoder"

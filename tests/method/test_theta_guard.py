@@ -87,7 +87,7 @@ async def test_theta_is_taken_back_when_more_than_a_fifth_of_its_first_routes_fa
     assert len(world.asked("encoder")) == 2 * BATCH + odd + (0 if passes else BATCH)
     if passes:
         return
-    reason = f"{odd} of 5 routes fell back with it, more than 20%"
+    reason = f"with it, {odd} of 5 routes fell back, more than 20%"
     back = types.Rewrite("encoder", DRIFTED, "theta 0", "", True, reason, origin="trial")
     assert of_theta(second) == back, "and no other rewrite of θ in that step"
     assert second.parameters.encoder == "theta 0" and second.trial is None
@@ -123,9 +123,9 @@ async def test_a_theta_that_routes_badly_may_be_rewritten_to_one_that_routes_les
 
 async def test_one_fallback_takes_no_theta_back_in_online_mode_and_two_do():
     """There a batch is one example, of which one fallback is more than a fifth."""
-    for odd, reasons in ((1, []), (3, ["2 of "])):
+    for odd, reasons in ((1, []), (3, ["with it, 2 of "])):
         _, steps = await run(about(odd, "prose"), mode="online", steps=1)
-        back = [r.reason[:5] for s in steps for r in s.rewrites if r.origin == "trial"]
+        back = [r.reason[:14] for s in steps for r in s.rewrites if r.origin == "trial"]
         assert back == reasons
 
 

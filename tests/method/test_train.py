@@ -294,7 +294,7 @@ async def test_what_a_critic_attribution_or_adversary_fails_at_costs_nothing_els
     ("attribution", DOWN, r"5 of 5 rollouts failed.*EndpointDown"),
     ("critic", "a teapot", "5 of the last 5 critiques taught nothing; the first, at critique: P"),
     ("attribution", "a teapot", "5 of the last 5 critiques taught nothing; .* at attribute: Parse"),
-    ("updater", DOWN, r"updater cannot be asked.*EndpointDown"),
+    ("updater", DOWN, r"all 5 requests to the updater failed.*EndpointDown"),
     ("updater", LATE, r"5 of the last 5 rewrites.*update: CallTimeout"),
 ])  # fmt: skip
 async def test_a_role_that_nobody_can_ask_or_understand_stops_the_run(

@@ -282,7 +282,7 @@ async def test_what_is_only_too_long_is_cut_at_a_sentence_without_a_call(
         update={"instinct_words": cap},
     )
     assert (done.kept, done.after, len(world.lm.history)) == (True, after, 1)
-    assert done.reason == f"cut at a sentence's end, from {len(reply.split())} words"
+    assert done.reason == f"shortened from {len(reply.split())} words, at the end of a sentence"
     for odd in (TWO, 'Say "Done. And well done" at the end of it all.'):
         world, (done,) = await rewrite(
             PendingUpdate(0, "rule zero", ("g",)),

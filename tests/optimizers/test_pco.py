@@ -182,7 +182,7 @@ async def test_a_reached_budget_leaves_what_was_learned_and_how_to_go_on(tmp_pat
         assert result.ended == "budget" and isinstance(result.stop, BudgetReached)
         assert result.policy is not None and [r.name for r in result.rivals][-1] == "untrained"
         [note] = [e.text for e in at.told if isinstance(e, Note) and "judging" in e.text]
-        assert note.endswith(": choosing and judging with the rest")
+        assert note.endswith("; the rest is for choosing and judging")
         assert 150 <= at.problem.assembled.models.ledger.total.calls <= 300
 
 
@@ -293,7 +293,7 @@ def test_a_policy_without_encoder_must_explore() -> None:
     blind = {"encoder": {"mode": "none"}, "explore": {"policy": "none"}}
     with pytest.raises(ConfigError, match=r"encoder\.mode = 'none' leaves only exploration") as no:
         build_learner(learned(config(lm="own", **blind)))
-    assert no.value.hint == "set one of the two to something else"
+    assert no.value.hint == "change one of them"
     for fine in (
         {"encoder": {"mode": "none"}}, {"explore": {"policy": "none"}},
         {**blind, "router": {"kind": "outcomes"}},

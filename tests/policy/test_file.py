@@ -185,7 +185,7 @@ def test_where_it_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PolicyError, match=r"cannot write the policy to .*p\.json: ") as caught:
         file_of().save(tmp_path / "file" / "p.json")
-    assert caught.value.hint == "choose a folder that exists and has space"
+    assert caught.value.hint == "choose an existing folder with free space"
 
 
 def test_the_policy_decides_what_it_is_and_leaves_the_rest_to_whoever_uses_it() -> None:
@@ -263,7 +263,7 @@ def test_the_rows_with_one_prompt_are_named() -> None:
     for row in ("learned", "untrained", "concatt"):
         with pytest.raises(PolicyError, match="each input gets its own") as caught:
             file.fixed_prompt(row)
-    assert "are 'none', 'concat', 'present', 'best_fixed', 'best_single'" in caught.value.hint
+    assert "prompt: 'none', 'concat', 'present', 'best_fixed', 'best_single'" in caught.value.hint
 
 
 def test_concat_is_every_instinct_between_the_fixed_prompt_and_the_output_format() -> None:
@@ -313,7 +313,7 @@ def test_a_ranking_comes_back_from_its_file_as_it_was(ranking: Ranking) -> None:
 
 @pytest.mark.parametrize(("edit", "fault"), [
     *table(__file__, "misfits"),
-    ({"rarity": "1.0 2.0"}, f"rarity must have {BUCKETS} numbers, and each row of weights {SIZE}"),
+    ({"rarity": "1.0 2.0"}, f"rarity must have {BUCKETS} numbers, and .* weights must have {SIZE}"),
     ({"weights": (*StoredRanking.of(BOTH).weights[:2], "1")}, "rarity must have"),
     ({"weights": StoredRanking.of(BOTH).weights[:2]}, "bias must have a number"),
 ])  # fmt: skip

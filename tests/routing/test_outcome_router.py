@@ -413,7 +413,7 @@ def test_embeddings_are_centred_and_scaled_by_the_training_inputs() -> None:
     assert center == {BUCKETS + i: 0.0 for i in range(3)}, "the middle of all has no direction"
     with pytest.raises(PolicyError, match="embeddings of 3 numbers, but this") as odd:
         vocabulary.features("my parcel", (1.0, 2.0))
-    assert odd.value.hint == "name the model that made them in roles.encoder.model"
+    assert odd.value.hint == "set roles.encoder.model to the model that made them"
     kept = unpacked(packed((-1 / 3, 7e4)))
     assert kept == pytest.approx((-1 / 3, 65504.0), rel=1e-3), "half precision, and never an error"
 

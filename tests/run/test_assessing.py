@@ -106,7 +106,7 @@ def test_a_policy_must_be_one_a_keyword_known_and_a_budget_holds(run: pco.Run) -
         pco.compare(run, run, row="concat")  # type: ignore[call-arg]
     with pytest.raises(errors.BudgetReached, match="budget") as caught:
         pco.evaluate(run, budget="3calls", again=True)
-    assert "pco train" not in caught.value.hint and "larger budget" in caught.value.hint
+    assert "pco train" not in caught.value.hint and "raise the budget" in caught.value.hint
 
 
 # --- progress ---
@@ -149,7 +149,7 @@ def test_a_difference_pairs_by_example_within_the_range_of_the_rewards() -> None
     other = {name: (7 * i % 40) / 50 for i, name in enumerate(first)}
     expected = paired_interval(list(first.values()), list(other.values()))
     assert gain(first, other) == expected
-    with pytest.raises(errors.DataError, match="no example to compare on"):
+    with pytest.raises(errors.DataError, match="no examples to compare"):
         gain({}, {})
 
 

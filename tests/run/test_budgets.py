@@ -54,7 +54,7 @@ def test_a_budget_buys_a_verdict_before_it_buys_training(
     present, *_, learned = run.conclusion.rows
     assert present.score.n == learned.score.n == judged
     assert run.conclusion.headline().decision in ("Deploy", "Do not deploy", "Undecided")
-    assert f"enough to judge on {judged} of 37 test inputs" in run.verdict
+    assert f"budget covered judging {judged} of 37 test inputs" in run.verdict
 
 
 def test_a_budget_that_buys_no_verdict_says_so_before_the_first_call_with_the_least_that_does(
@@ -63,8 +63,8 @@ def test_a_budget_that_buys_no_verdict_says_so_before_the_first_call_with_the_le
     notes = list[str]()
     run = train(tmp_path, "60calls", listener=hear(notes))
     assert run.conclusion is None and run.ended == "budget"
-    assert notes[0].startswith("60 calls are few: a verdict takes about 88 calls on 20 test inputs")
-    assert notes[0].endswith("both fit --budget 163calls")
+    assert notes[0].startswith("60 calls are too few for training and a verdict: a verdict takes ")
+    assert "about 88 calls on 20 test inputs" in notes[0] and "--budget 163calls covers" in notes[0]
     enough = load_config({**SETTINGS, "budget": {"calls": 163}})
     assert budget_remark(plan_run(enough)) == ""
     judge = {"kind": "judge", "rubric": "Is it polite?"}

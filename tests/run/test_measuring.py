@@ -196,7 +196,7 @@ def test_a_budget_stops_it_and_the_same_words_go_on(own: pco.Run) -> None:
     k = most_routed(own)
     with pytest.raises(errors.BudgetReached, match="3 calls") as caught:
         pco.effect(own, k, split="test", budget="3calls")
-    assert "with a new budget: what was paid for so far is kept" in caught.value.hint
+    assert "with a new budget: everything paid for so far is kept" in caught.value.hint
     assert paid(own) == 3 and not read_effects(own.path)
     for _ in range(20):  # as the hint says: each time it goes on from there
         with suppress(errors.BudgetReached):
@@ -402,7 +402,7 @@ def test_one_call_distils_a_run_of_python(words: tuple[pco.Run, Assembled], tmp_
     given = (assembled.dataset, by_words, own_lm())
     made = pco.distill(file, *given, fresh=12, n=4, margin=0.5)
     assert (made.inputs, made.fresh) == (12, 12)
-    with pytest.raises(errors.ConfigError, match="no route of the encoder") as refused:
+    with pytest.raises(errors.ConfigError, match="no encoder routes") as refused:
         pco.distill(file, *given)
     assert "fresh=200" in refused.value.hint
 

@@ -212,8 +212,8 @@ def test_what_a_longer_training_does_to_exploring_is_said() -> None:
     old, new = plan_of("simulated"), plan_of("simulated", update={"epochs": 60})
     state = RunState(step=29, epoch=29, epsilon=0.15, ended="finished")
     [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
-    assert change.startswith("update.epochs: 30 → 60 (ε falls over 60 epochs now: it was 0.15")
-    assert "continues at 0.3" in change
+    assert change.startswith("update.epochs: 30 → 60 (ε now falls over 60 epochs and changes from ")
+    assert "from 0.15 to 0.3" in change
     fixed = {"explore": {"gamma": 0.5}}
     old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 60}, **fixed)
     [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
@@ -278,7 +278,7 @@ def test_edited_code_settings_and_data_are_told_by_their_files(tmp_path: Path) -
     source = tmp_path / "reward.py"
     text = source.read_text()
     source.write_text(text + "\n# another thought\n")
-    go_on().error(2, "reward.py changed since the run", "put it back", "--edited")
+    go_on().error(2, "reward.py changed since the run", "restore it", "--edited")
     went_on = go_on("--edited")
     assert went_on.code == 3 and "reward.py was edited" in went_on.err
     assert "changed  reward.py was edited" in typed("runs", "show", "last", cwd=tmp_path).out
@@ -291,7 +291,7 @@ def test_edited_code_settings_and_data_are_told_by_their_files(tmp_path: Path) -
     toml.write_text("seed = 77\n" + toml.read_text())
     told = go_on("--set", "budget.calls=99")
     assert told.code == 3
-    assert "pco.toml changed since the run started: the change is ignored" in told.err
+    assert "pco.toml changed since the run started; the run ignores this and" in told.err
     assert "pco train " in told.err and "--resume last" in told.err
     refused = typed("train", "pco.toml", "--resume", "last", *TYPED, cwd=tmp_path)
     refused.error(2, "seed: 0 → 77")
@@ -347,7 +347,7 @@ def test_a_run_with_templates_is_resumed_with_the_same_and_read_without_them(
     edit(folder, "updater.md", "the smallest rewrite", "a small rewrite")
     edit(folder, "set.toml", "(untried)", "(new)")
     result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=folder)
-    printed = result.error(2, "other settings: templates/set.toml: ", "; templates/updater.md: ")
+    printed = result.error(2, "different settings: templates/set.toml:", "; templates/updater.md: ")
     assert "theta.md" not in printed
     shutil.rmtree(folder / "my-prompts")
     result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=folder)

@@ -243,7 +243,7 @@ async def test_doctor_embeds_an_image_and_names_a_model_that_does_not() -> None:
         found, *_ = await rehearse(plan, RewardTrial(), {})
         assert [len(r.messages[0].media) for r in lm.history if r.embeds] == [1]
         assert found.ok is seen, found
-        message = "its model embeds" if seen else "answered a request for an embedding with text"
+        message = "using embeddings" if seen else "answered an embedding request with text"
         assert message in found["router" if seen else "example"].what
 
 

@@ -434,7 +434,7 @@ def test_calls_past_the_meter_are_not_metered_and_never_0(tmp_path: Path) -> Non
     assert not any(row.metered for row in run.rows.values())
     assert run.bill.endswith("and the program's own calls, which are not metered")
     assert "over your program as it is" in run.verdict
-    assert "with 2 calls per query besides the program's own, which are not metered" in run.verdict
+    assert "with 2 calls per query, plus the program's own, which are not metered" in run.verdict
     assert "instead of 0" not in run.verdict and "against 0" not in run.verdict
     assert run.rows["present"].per_query.cost is None
     found = pco.evaluate(run, row="present")
@@ -478,7 +478,7 @@ def test_a_budget_is_kept_after_the_fact(tmp_path: Path, budget: str) -> None:
 
 @pytest.mark.parametrize(
     ("usage", "message"),
-    [({"calls": -1}, "reported the usage"), ({"calls": 1}, "without their cost")],
+    [({"calls": -1}, "reported the usage"), ({"calls": 1}, "reports calls without them")],
 )
 def test_a_usage_that_cannot_be_counted_ends_the_run(
     tmp_path: Path, usage: dict[str, Any], message: str

@@ -257,7 +257,7 @@ def test_a_first_theta_that_the_scan_refuses_is_kept_only_where_no_state_is_rid_
     rid = bool(rewrite)
     assert (PLAIN in run.policy.file.text()) is not rid
     assert (run.best.step >= 0) is rid and ("untrained" in run.rows) is not rid
-    warning = "every state of this run holds a text that the safety rules refuse (encoder: it"
+    warning = "every state of this run has a text that the safety rules refuse (encoder: it"
     assert (warning in run.verdict) is not rid
 
 
@@ -445,7 +445,7 @@ def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:
     extra: Any = {"tools": TOOLS, "response_format": FORM}
     made = load_config({"roles": {"executor": {"extra": extra}}})
     assert made.roles["executor"].extra == extra
-    with pytest.raises(ConfigError, match="the run decides the format of the critic replies"):
+    with pytest.raises(ConfigError, match="the run decides the format of the critic's replies"):
         load_config({"roles": {"critic": {"extra": {"response_format": FORM}}}})
 
 

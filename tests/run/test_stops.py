@@ -210,7 +210,7 @@ def test_a_reached_budget_leaves_room_for_its_verdict(limited: pco.Run) -> None:
     assert run.rows.keys() == set(judged_in(run.path))
     assert len(run.rows) == 5 and run.verdict and run.cost == 0.0
     assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
-    assert "kept for the verdict" in str(run.stop)
+    assert "reserved for the verdict" in str(run.stop)
     with closing(RunStore.open(run.path)) as store:
         assert store.outline().missing == "", "there is a verdict"
 
@@ -233,7 +233,7 @@ def test_what_is_kept_back_is_what_was_measured_and_a_fifth_at_the_most(
     long = {"update": {"epochs": 400, "batch_size": 6}, "validation": looks}
     notes, hear = noting()
     train(tmp_path, budget=f"{calls}calls", config=long, listener=hear, samples=samples)
-    assert any(f" {kept} kept for the verdict" in note for note in notes), notes
+    assert any(f" {kept} reserved for the verdict" in note for note in notes), notes
 
 
 def test_a_run_that_is_resumed_after_its_verdict_is_judged_again(
@@ -390,7 +390,7 @@ async def trial(reward: Any, rows: list[dict[str, str]] = ROWS, **more: Any) -> 
 async def test_one_that_cannot_be_used_is_refused_with_what_to_do(
     reward: Callable[..., Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match="before anything was paid for") as caught:
+    with pytest.raises(ConfigError, match="before any paid call") as caught:
         await trial(reward)
     assert message in str(caught.value)
     assert "user_code.trial = false" in caught.value.hint
@@ -403,7 +403,7 @@ async def test_a_sound_reward_passes_in_silence_and_a_doubtful_one_is_warned_of(
     [warning] = (await trial(lambda e, o: float(int(o.split()[1]) >= 0))).warnings
     assert "ValueError" in warning and "return 0.0" in warning, "only nonsense makes it raise"
     [warning] = (await trial(lambda e, o: 0.5)).warnings
-    assert "gives 0.5 to the reference as well as to 'Seventeen" in warning
+    assert "gives 0.5 to both the reference and 'Seventeen" in warning
     assert (await trial(lambda e, o: 0.5, NO_REFERENCE)).warnings == ()
 
 
@@ -479,7 +479,7 @@ def test_a_reward_that_never_scores_is_told_of_at_once_and_in_the_verdict(
     with caplog.at_level(logging.WARNING, "promptcodebook"):
         run = pco.optimize(pco.load(rows), reward, "simulated", config=config, runs_dir=tmp_path)
     assert caplog.text.count("answers all earned 0, so nothing can be learned") == (not scores)
-    assert ("No answer of this run ever scored" in run.verdict) is not scores
+    assert ("No answer in this run scored above the lowest reward" in run.verdict) is not scores
 
 
 @pytest.mark.parametrize(("answer", "what", "keys"), [
@@ -487,9 +487,9 @@ def test_a_reward_that_never_scores_is_told_of_at_once_and_in_the_verdict(
      ("raise roles.executor.max_tokens",)),
     (Reply("The answer is", finish="length"), "hit their cap of 77 tokens: ",
      ("raise roles.executor.max_tokens",)),
-    (Reply("<think>all of it</think>"), "without text (thoughts alone, or nothing), and 0 hit",
+    (Reply("<think>all of it</think>"), "had no text (only thoughts, or nothing), and 0 hit",
      ("roles.executor.extra", "roles.executor.max_tokens")),
-    (Reply(" \n"), "came without text", ("roles.executor.extra",)),
+    (Reply(" \n"), "had no text", ("roles.executor.extra",)),
 ])  # fmt: skip
 def test_answers_that_are_cut_or_hold_no_text_are_told_of_with_the_key_to_change(
     answer: Reply,

@@ -142,8 +142,8 @@ def test_a_cheaper_row_whose_own_gain_is_unclear_leaves_it_unclear() -> None:
     assert ", n = 40) over the present prompt, but shows no clear difference from the concat" in (
         made.sentence
     )
-    assert ", n = 40). Nor does that have a clear gain of its own: +0." in made.sentence
-    assert made.sentence.endswith(", n = 40). More test examples would tell.")
+    assert ", n = 40). The concat prompt has no clear gain of its own: +0." in made.sentence
+    assert made.sentence.endswith(", n = 40). More test examples are needed to tell.")
 
 
 def test_a_policy_of_one_call_must_be_clearly_better_than_every_other_row_of_one_call() -> None:
@@ -216,7 +216,7 @@ def test_below_twenty_examples_there_are_figures_and_no_verdict(n: int) -> None:
     made = judged(0.0, 0.0, 0.0, 1.0, n=n)
     assert made.worth is None and made.deploy == ""
     assert (
-        f"No verdict: it takes at least 20 independent test inputs, and there are {n}."
+        f"No verdict: it needs at least 20 independent test inputs, and there are {n}."
         in made.sentence
     )
     assert "The learned prompt shows +" in made.sentence
@@ -398,7 +398,7 @@ OVER = "than the present prompt; very likely between"
         (
             [right("present", 8), right("concat", 10), right("learned", 34, ROUTED)],
             "Deploy: the learned prompt",
-            {"gain": f"0.200 → 0.850: 65.0 more right answers in 100 {OVER} 4",
+            {"gain": f"0.200 → 0.850: 65.0 more correct answers per 100 {OVER} 4",
              "next": "Deploy the learned",
              "cost": "per query 3 calls, 360 tokens, $0.003; before 1 call, 120 tokens, $0.001",
              "type": "pco prompt last --row learned"},
@@ -407,7 +407,7 @@ OVER = "than the present prompt; very likely between"
             [right("present", 8), right("concat", 33), right("learned", 34, ROUTED)],
             "Do not deploy: the learned prompt",
             {"next": "Use the concat prompt instead: it takes no more calls, and the learned "
-             "prompt is not clearly better. It brings 62.5 more right answers",
+             "prompt is not clearly better. It gives 62.5 more correct answers",
              "type": "pco prompt last --row concat"},
         ),
         (
@@ -419,14 +419,14 @@ OVER = "than the present prompt; very likely between"
         (
             [right("present", 30), right("learned", 10)],
             "Do not deploy: the learned prompt",
-            {"gain": f"0.750 → 0.250: 50.0 fewer right answers in 100 {OVER} ",
+            {"gain": f"0.750 → 0.250: 50.0 fewer correct answers per 100 {OVER} ",
              "next": "Keep the present prompt. Read the answers that are still wrong"},
         ),
         (
             four(0.1, 0.1, 0.1, 0.9, n=12),
             "Undecided: the learned prompt",
             {"gain": "0.094 → 0.900: 0.806 more points than the present prompt on a scale from 0",
-             "next": "Add test inputs: a verdict takes at least 20."},
+             "next": "Add test inputs: a verdict needs at least 20."},
         ),
         (
             [replace(each, evaluation=replace(each.evaluation, rollouts=tuple(
@@ -466,7 +466,7 @@ def test_what_to_type_serves_a_model_of_this_process_first(executor: str, typed:
 def test_an_interval_on_both_sides_of_nothing_is_told_in_words() -> None:
     head = conclude([right("present", 20), right("learned", 21)], JudgingTerms()).headline()
     words = (
-        r"0.500 → 0.525: 2.5 more right .* between [\d.]+ fewer and [\d.]+ more "
+        r"0.500 → 0.525: 2.5 more correct answers .* between [\d.]+ fewer and [\d.]+ more "
         r"\(95 % interval, 40 test inputs\)\."
     )
     assert re.match(words, head.lines["gain"])
@@ -603,7 +603,7 @@ def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(cou
     [
         ("3x", ""),
         ("2.5x", "takes 3 times the cost of the present prompt, but verdict.max_cost allows 2.5x"),
-        ("300tok", "a query of the learned prompt takes 360 tokens"),
+        ("300tok", "a query with the learned prompt takes 360 tokens"),
         ("2calls", "takes 3.0 calls"),
         ("0.002usd", "takes $0.003"),
     ],
@@ -625,7 +625,7 @@ def test_a_price_is_set_beside_the_gain_and_what_is_not_metered_keeps_within_no_
     dark = replace(mine, rollouts=tuple(replace(r, metered=False) for r in mine.rollouts))
     entries[-1] = replace(entries[-1], evaluation=dark)
     made = conclude(entries, JudgingTerms(max_cost="9x"))
-    assert made.worth is False and "costs is unknown, but verdict.max_cost" in made.sentence
+    assert made.worth is False and "prompt is unknown, but verdict.max_cost" in made.sentence
     assert "times" not in made.headline().lines["cost"]
 
 

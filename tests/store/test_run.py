@@ -91,7 +91,7 @@ def test_an_open_run_is_closed_to_others_when_it_is_written_again(run: RunStore)
     (run.path / "link").symlink_to(elsewhere)
     for file in run.path.iterdir():
         file.chmod(0o644)
-    with pytest.raises(StoreError, match="link is a link"):
+    with pytest.raises(StoreError, match="link does not belong in a run: it is a link"):
         RunStore.open(run.path, write=True)
     assert elsewhere.stat().st_mode & 0o777 == 0o644
     (run.path / "link").unlink()

@@ -149,7 +149,7 @@ def test_what_would_unpack_to_more_than_memory_holds_is_not_unpacked() -> None:
         unpack(zstandard.compress(lists))
     text = ',"[{' * 1_500_000
     assert unpack(pack([text, 1])) == [text, 1]
-    with pytest.raises(StoreError, match="too large to be stored"):
+    with pytest.raises(StoreError, match="too large to store"):
         pack([[]] * 4_000_001)
 
 
@@ -174,7 +174,7 @@ def test_a_statement_that_does_not_end_is_ended(path: Path) -> None:
     connect(path, LAYOUT, write=True).close()
     reader = Reader(path, LAYOUT, most_s=0.2)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
-    with pytest.raises(StoreError, match="took too long for a file"):
+    with pytest.raises(StoreError, match="takes far longer to read than any file"):
         reader.rows(f"{endless} WHERE i < 0")
     assert reader.rows("SELECT 1") == [(1,)]
     reader.close()

@@ -257,5 +257,5 @@ async def test_an_agent_that_was_given_up_spends_no_more() -> None:
         await AgentProgram(agent, "agent", UserCalls(seconds=0.05))(Prompt("p"), EXAMPLE, _chat(lm))
     go.set()
     await asyncio.to_thread(over.wait, 20)
-    assert refused == ["the executor asked a model after its rollout was over"]
+    assert refused == ["the executor called a model after its rollout ended"]
     assert lm.history == []

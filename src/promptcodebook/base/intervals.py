@@ -79,7 +79,7 @@ def mean_interval(
     the group of each value (() = all are independent); the interval's n is then that of groups.
     Raises ValueError."""
     if not values:
-        raise ValueError("no values to take an interval of")
+        raise ValueError("no values to compute an interval from")
     mean = math.fsum(values) / len(values)
     bottom, top = min(bounds[0], *values), max(bounds[1], *values)
     shares, independent = values, float(len(values))

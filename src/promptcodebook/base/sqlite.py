@@ -427,15 +427,15 @@ def _copy(fault: StoreError) -> StoreError:
 def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = "") -> StoreError:
     primary = _primary(error)
     if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        free = f"free space on the disk of {path.parent}, then run the command again"
+        free = f"free space on the disk of {path.parent}, then rerun the command"
         message = f"the disk refused a write to the {what} {path}: {error}"
         return DiskFull(message, hint=full_hint or free)
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
         return StoreError(
             f"the {what} {path} was locked by another process for {_BUSY_S:.0f} s",
-            hint="wait for the other process to end, then run the command again",
+            hint="wait for the other process to end, then rerun the command",
         )
-    slow = "reading it took too long for a file that promptcodebook wrote"
+    slow = "it takes far longer to read than any file that promptcodebook writes"
     return StoreError(
         f"the {what} {path} cannot be used: "
         f"{slow if primary == sqlite3.SQLITE_INTERRUPT else error}",
@@ -449,7 +449,7 @@ def store_os_error(error: OSError, path: Path) -> StoreError:
     kind = DiskFull if full else StoreError
     return kind(
         f"{path} cannot be written: {error.strerror}",
-        hint=f"free space on the disk of {path}" if full else f"check that you may write to {path}",
+        hint=f"free space on the disk of {path}" if full else f"check write access to {path}",
     )
 
 
@@ -484,7 +484,7 @@ class Packer:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         data = text.encode("utf-8", "surrogatepass")
         if len(data) > _MOST_BYTES or _has_too_many_parts(data):
-            raise StoreError(f"a value of {len(data)} bytes is too large to be stored")
+            raise StoreError(f"a value of {len(data)} bytes is too large to store")
         return self._compressor.compress(data)
 
 

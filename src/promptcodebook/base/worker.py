@@ -127,7 +127,7 @@ class _Process:
         spent = getattr(signal, "SIGPROF", None)
         if late.is_set() or (spent and child.returncode == -spent):
             return CallResult(timed_out=True)
-        return CallResult(error=f"the worker process ended with code {child.returncode}")
+        return CallResult(error=f"the worker process exited with code {child.returncode}")
 
     def end(self) -> None:
         """Kill and reap the child and close its pipes; for the caller that holds it."""

@@ -1,4 +1,4 @@
-"""`pco`: the commands by topic, and the views beside them; the only room that prints."""
+"""`pco`: the commands by topic, and their views; the only package that prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> None:
     try:
         from promptcodebook.base.signals import stop_signals
 
-        with stop_signals():  # what comes while modules are imported counts, too
+        with stop_signals():  # signals count while modules are imported, too
             from promptcodebook.cli.app import guard
 
             code = guard()

@@ -46,7 +46,7 @@ class _Lazy(TyperGroup):
     """Lists commands from the table and imports one only when it is run or asked for help."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] == "codebook":  # an earlier name, which still works and is nowhere listed
+        if args[0] == "codebook":  # an earlier name, which still works but is listed nowhere
             policy = args[1:2] == ["export"] and any(word.startswith("--to") for word in args)
             args = args[1:] if policy else ["registry", *args[1:]]
         return super().resolve_command(ctx, args)
@@ -103,8 +103,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Prompt Codebook Optimization: learn a codebook of short instincts, and compose a prompt "
-    "for every input. Results go to stdout, progress to stderr; --json prints results for "
-    "machines. Start with `pco demo`.",
+    "for every input. Results go to stdout, progress to stderr; --json prints results as JSON. "
+    "Start with `pco demo`.",
 )
 
 
@@ -122,8 +122,8 @@ def _root(
 def guard() -> int:
     """Runs the command line: 0 done, 1 failed, 2 usage, 3 budget reached, 130 interrupted."""
     command: Any = typer.main.get_command(app)
-    # A code page without a letter must not end a command: it gets the letter's escape, which is
-    # right in JSON and in TOML too.
+    # A code page that lacks a letter must not end a command: the letter is escaped, which is
+    # valid in JSON and TOML too.
     codecs.register_error("pco", _escape)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -134,7 +134,7 @@ def guard() -> int:
 
             sys.argv[1:] = read_options(command, sys.argv[1:])
         code = command(prog_name="pco", standalone_mode=False)
-        sys.stdout.flush()  # a reader that is gone shows here, not at interpreter exit
+        sys.stdout.flush()  # a missing reader shows here, not at interpreter exit
         return code if isinstance(code, int) else 0
     except errors.PcoError as error:
         _print_error(error)
@@ -154,7 +154,7 @@ def guard() -> int:
             raise
         print(
             f"pco: internal error: {type(error).__name__}: {errors.message_of(error)}\n"
-            "  next: run it again with PCO_TRACEBACK=1 and report what it shows",
+            "  next: rerun it with PCO_TRACEBACK=1 and report what it shows",
             file=sys.stderr,
         )
         return 1

@@ -55,7 +55,9 @@ PresetOption = Annotated[
 ]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Set any key: a.b=value.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Plain = Annotated[bool, typer.Option("--plain", help="One line per step, even on a terminal.")]
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Print one line per step, even on a terminal.")
+]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run the code and models of runs that you did not create.")
 ]
@@ -73,7 +75,9 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Seed for every random 
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 AgentCommand = Annotated[
     str | None,
-    typer.Option("--agent", help="Command for your unchanged agent; --prompt may be STAGE=FILE."),
+    typer.Option(
+        "--agent", help="Command that runs your agent unchanged; --prompt can then be STAGE=FILE."
+    ),
 ]
 PromptOption = Annotated[
     list[str] | None,
@@ -85,7 +89,9 @@ PromptOption = Annotated[
 ]
 Question = Annotated[
     str,
-    typer.Option("--question", help="With --agent: its built-in question; inputs replace it."),
+    typer.Option(
+        "--question", help="With --agent: the agent's built-in question, replaced by each input."
+    ),
 ]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
 Who = Annotated[str, typer.Option("--who", help="Name for the log; default: your login name.")]
@@ -95,11 +101,11 @@ REF_HELP = (
 )
 Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 
-# Settings that have a variable of the shell: PCO_LM, PCO_DATA, PCO_SEED, ...
+# Settings that have an environment variable: PCO_LM, PCO_DATA, PCO_SEED, ...
 _IN_THE_SHELL = ("lm", "task", "data_dir", "preset", "budget", "seed", "size", "select")
-# Keys for which 'none' is a value like any other; everywhere else it means: not set.
+# Keys for which 'none' is an ordinary value; for all others it means not set.
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
-# Keys whose value is a prompt, word for word, also where it looks like JSON.
+# Keys whose value is a prompt, word for word, even if it looks like JSON.
 _TEXTS = ("base_prompt", "init.prompt", "output_format")
 _AS_FILES = {
     "data": "--set data.path=data.jsonl",
@@ -138,7 +144,7 @@ class Command(TyperCommand):
 
 @cache
 def first_options() -> dict[str, list[str]]:
-    """By command, the options that people type first; without an entry all of them are."""
+    """For each command, the options that people type first; no entry means all."""
     table = shipped_table(__file__, "first_options.toml")
     return {name: options.split() for name, options in table.items()}
 
@@ -183,7 +189,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flag_layer(task: str | None = None, data: str | None = None, **more: Any) -> dict[str, Any]:
-    """Options as a layer of the configuration, those left out that were not given."""
+    """Options as a layer of the configuration, without those that were not given."""
     folder = str(Path(data).resolve()) if data else None
     flags = {"task": task, "data_dir": folder, **more}
     return {key: value for key, value in flags.items() if value is not None}
@@ -222,7 +228,7 @@ def _parse_value(key: str, text: str) -> Any:
     except json.JSONDecodeError:
         if not text.startswith(("{", "[")):
             return text
-    try:  # a list or table as it would be written in pco.toml: {kind = "exact"}
+    try:  # a list or table, written as in pco.toml: {kind = "exact"}
         tree = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
@@ -230,7 +236,7 @@ def _parse_value(key: str, text: str) -> Any:
 
 
 def toml_path(config: Path | None) -> Path | None:
-    """The pco.toml that is read: the one named, or in the folder named, else ./pco.toml if any."""
+    """The pco.toml to read: the named file, or that in the named folder, else any ./pco.toml."""
     path = config or (Path("pco.toml") if Path("pco.toml").is_file() else None)
     return path / "pco.toml" if path is not None and path.is_dir() else path
 
@@ -244,7 +250,7 @@ def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
             what = f"no file or folder {name!r}{did_you_mean(path.name, near)}"
             hint = "pco init writes a pco.toml" if path.suffix else f"{hint} makes one"
         if name.lower() in BUDGET_UNITS:
-            what, hint = f"no folder {name!r}: a budget is a single word", f"--budget 5{name}"
+            what, hint = f"no folder {name!r}: write a budget as a single word", f"--budget 5{name}"
         raise ConfigError(what, hint=hint)
     return ({}, Path()) if path is None else (read_toml(path), path.parent)
 
@@ -263,17 +269,17 @@ def gather_settings(
 def prompt_settings(
     agent: str | None, prompts: Sequence[str] | None, question: str
 ) -> dict[str, Any]:
-    """What `--agent`, `--prompt` and `--question` set. Raises ConfigError when they do not fit."""
+    """What `--agent`, `--prompt` and `--question` set. Raises ConfigError if they conflict."""
     if agent is not None:
         made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
         return made(agent, prompts or (), question)
     if prompts and len(prompts) > 1:
-        raise ConfigError("--prompt is given twice", hint="only --agent takes several")
+        raise ConfigError("--prompt is given twice", hint="only --agent allows several")
     return {"init": {"prompt": read_prompt(prompts[0])}} if prompts else {}
 
 
 def own_prompt(given: list[str] | None, *refs: str) -> Prompt | None:
-    """The prompt of `--prompt`, to score. Raises ConfigError for one typed in place of a REF."""
+    """The prompt of `--prompt`, to score. Raises ConfigError if one is typed as a REF."""
     for ref in refs:
         if (prompt := as_prompt(ref)) is not None:
             message = f"{prompt_title(prompt)} looks like a prompt, not a run or policy"
@@ -284,7 +290,7 @@ def own_prompt(given: list[str] | None, *refs: str) -> Prompt | None:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What was typed of a run that is to be made; None = not given."""
+    """What was typed about a run to be made; None = not given."""
 
     config: ConfigPath = None
     task: TaskName = None
@@ -310,7 +316,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class Typed:
-    """What was typed beside a REF; None = not given."""
+    """What was typed with a REF; None = not given."""
 
     config: ConfigOption = None
     task: TaskName = None
@@ -343,8 +349,8 @@ class Typed:
 
 
 def require_unused(typed: Typed, why: str, **more: object) -> None:
-    """Raises ConfigError for an option that was typed, and has no effect. `more` are others than
-    those of `typed`, None where they were not."""
+    """Raises ConfigError for an option that was typed but has no effect. `more` are options that
+    `typed` lacks, None if not typed."""
     given = {each.name.removesuffix("s"): getattr(typed, each.name) for each in fields(typed)}
     for name, value in {**given, **more}.items():
         if value and name != "trust":
@@ -360,7 +366,7 @@ class Unpaid(Typed):
 
 def resolved(ref: str, *, trust: bool = False, use: bool = False) -> Reference:
     """What a REF names. Says on stderr which run 'last' is, and whether its verdict is against it.
-    For a command that puts it to `use`, it also says that no verdict is known."""
+    For a command that puts it to `use`, also says when no verdict is known."""
     reference = resolve(runs_dir(), ref, trust=trust, tell=note)
     if reference.caution and (use or reference.verdict):
         note(reference.caution)
@@ -376,7 +382,7 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
 
 BETWEEN = ".."  # comes between the ends of an interval, as 0.120..0.340
 _GAP, _LEAST_TEXT = 2, 24  # blanks between two columns; characters of running text in a line
-# What is set to the right in its column: numbers, ranges and amounts, not the id of a run.
+# What is right-aligned in its column: numbers, ranges and amounts, not a run's id.
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown|not metered")
 
 
@@ -401,7 +407,7 @@ def note(text: str) -> None:
 def require_index(index: int, size: int) -> None:
     """Raises ConfigError unless the codebook has an instinct of that index."""
     if not 0 <= index < size:
-        message = f"the codebook has no index {index}: it has {size} instincts"
+        message = f"there is no instinct {index}: the codebook has {size}"
         raise ConfigError(message, hint=f"choose one of 0..{size - 1}" if size else "")
 
 
@@ -421,7 +427,7 @@ def confirm(question: str, refusal: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError(f"{refusal} (there is no terminal to ask on)", hint="add --yes")
+        raise ConfigError(f"{refusal} (cannot ask without a terminal)", hint="add --yes")
     with contextlib.redirect_stdout(sys.stderr):  # the question must not end up in a result
         agreed = typer.confirm(question, prompt_suffix=" ")
     if not agreed:
@@ -434,9 +440,9 @@ def screen_width() -> int:
 
 
 def columns(rows: Sequence[Mapping[str, object]], width: int | None = None) -> str:
-    """Rows as aligned text, headed by their keys; numbers to the right. Nothing is wider than
-    `width` (None = the screen): running text is broken into lines, and columns that find no room
-    follow below, each beside the first one."""
+    """Rows as aligned text, headed by their keys, numbers to the right. Nothing is wider than
+    `width` (None = the screen): running text is wrapped, and columns that do not fit follow
+    below, next to the first one."""
     if not rows:
         return ""
     room = width or screen_width()
@@ -477,14 +483,14 @@ def _fitted(cell: str, width: int, side: str) -> list[str]:
     return [r + t if side == "right" else t + r for r, t in zip(room, lines, strict=True)]
 
 
-COPIED = ("file", "type")  # lines of a headline that are there to be copied
+COPIED = ("file", "type")  # headline lines that are meant to be copied
 # What commands in it need: the extra, and a module by which that is known.
 _EXTRAS = {"pco lm": ("local-server", "fastapi"), "pco serve": ("serve", "prometheus_client")}
 
 
 def headline_text(headline: Headline) -> str:
     """The decision, and below it what it gains and costs, and what to do next. A command is never
-    broken."""
+    wrapped."""
     lines = [wrap_text(headline.title, "")]
     for name, text in headline.lines.items():
         wanted = [found for typed, found in _EXTRAS.items() if name == "type" and typed in text]

@@ -36,16 +36,16 @@ from promptcodebook.method.templates import copy_templates
 from promptcodebook.run.decision import verdict_remark
 
 app = command.command_group()
-_TEMPLATES = "Copy the prompt templates that surround the learned texts, to edit them."
+_TEMPLATES = "Copy the prompt templates around the learned texts for editing."
 templates = command.command_group(_TEMPLATES)
 app.add_typer(templates, name="templates")
-data = command.command_group("Look at a data file before training on it; fetch a benchmark's data.")
+data = command.command_group("Check a data file before training on it; fetch a benchmark's data.")
 app.add_typer(data, name="data")
 
 SETTINGS = "pco.toml"
 FILES = (SETTINGS, "data.jsonl", "reward.py")
 _NO_MODEL = '# lm = ""\n'
-_AS_IT_IS = """This example trains unchanged, on the model that you name.
+_AS_IT_IS = """Train this example unchanged, on a model that you name.
 Then replace its data and reward with your own."""
 _MOST_INPUT = 1 << 28  # bytes of standard input
 _SHOWN = 10  # inputs in two splits that are listed; the rest is counted
@@ -55,14 +55,14 @@ _SHOWN = 10  # inputs in two splits that are listed; the rest is counted
 def init(
     folder: Path = typer.Argument(Path(), help="Folder to write to; created if missing."),
     file: Path | None = typer.Option(
-        None, "--from", help="Data to write a pco.toml for; '-' reads stdin."
+        None, "--from", help="Data file to write a pco.toml for; '-' reads stdin."
     ),
     input: str | None = typer.Option(None, help="With --from: the input column or template."),
     target: str | None = typer.Option(None, help="With --from: the reference column; '' = none."),
     reward: str | None = typer.Option(None, help="With --from: the reward, e.g. contains or f1."),
     form: str = typer.Option("auto", help="With --from: a published format, e.g. squad."),
     header: bool | None = typer.Option(
-        None, help="With --from: whether the first line names columns."
+        None, help="With --from: whether the first line names the columns."
     ),
     agent: command.AgentCommand = None,
     prompt: command.PromptOption = None,
@@ -73,8 +73,9 @@ def init(
 ) -> None:
     """Write pco.toml, data.jsonl and reward.py: a working example to adapt.
 
-    With --from FILE, it looks at your data, asks about anything unclear and writes a pco.toml. With
-    --agent as well, that pco.toml trains your agent. No existing file is overwritten."""
+    With --from FILE, `pco init` looks at your data, asks about anything unclear and writes a
+    pco.toml. If you also give --agent, the pco.toml trains your agent. Existing files are never
+    overwritten."""
     own = command.prompt_settings(agent, prompt, question)
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
@@ -97,7 +98,7 @@ def init(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            # 'x': a file that appears in this very moment is not overwritten either.
+            # 'x': a file that appears at this very moment is not overwritten either.
             with (folder / name).open("x", encoding="utf-8") as target_file:
                 target_file.write(text)
     except OSError as error:
@@ -114,11 +115,11 @@ def init(
 
 
 def _keep_input(folder: Path) -> Path:
-    """Standard input as a file beside the pco.toml, since training reads it again. It stays where
-    no proposal comes of it."""
+    """Standard input as a file next to the pco.toml, since training reads it again. It is kept even
+    if no proposal follows."""
     content: bytes = sys.stdin.buffer.read(_MOST_INPUT + 1)
     if not content or len(content) > _MOST_INPUT:
-        fault = "has more than 256 MiB" if content else "is empty"
+        fault = "exceeds 256 MiB" if content else "is empty"
         raise ConfigError(f"standard input {fault}", hint="pco init --from FILE")
     path = folder / "data.txt"
     try:
@@ -139,7 +140,7 @@ def config(
 ) -> None:
     """List the settings of pco.toml and --set: key, default, accepted values and meaning.
 
-    Without a key, it lists the settings that `pco init` writes into pco.toml."""
+    Without a key, only the settings that `pco init` writes are listed."""
     known = describe()
     keys = _select_keys(known, key) if key or every else usual_settings(known)
     if as_json:
@@ -161,7 +162,7 @@ def config(
 
 
 def usual_settings(keys: Sequence[Key]) -> list[Key]:
-    """Those in the pco.toml that `pco init` writes, in its order; also those commented out."""
+    """Those in the pco.toml that `pco init` writes, in its order, even those commented out."""
     text = (resources.files("promptcodebook.cli") / "scaffold" / SETTINGS).read_text("utf-8")
     usual: dict[str, Key] = {}
     group = ""
@@ -175,7 +176,7 @@ def usual_settings(keys: Sequence[Key]) -> list[Key]:
 
 def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
     """The key of that name or all keys of that group, else those that end with the name; every key
-    where none is named. ROLE and MODEL in a key match any name."""
+    if none is named. ROLE and MODEL in a key match any name."""
     parts = name.split(".") if name else []
 
     def matches(key: Sequence[str]) -> bool:
@@ -196,11 +197,11 @@ def copy(
     name: str = typer.Option("default", "--set", help="default, few-shot or paper."),
     as_json: Json = False,
 ) -> None:
-    """Write a whole set of templates to edit; no existing file is overwritten."""
+    """Write a set of templates to edit; existing files are never overwritten."""
     files = [str(file) for file in copy_templates(folder, name)]
     setting = str(folder) if folder.is_absolute() else f"./{folder}"
     lines = [*(f"wrote {file}" for file in files), "", f'In pco.toml: templates = "{setting}"']
-    lines += ["If you delete a file there, the original one is used instead."]
+    lines += ["If you delete a file there, the original is used instead."]
     lines += ["next: edit them, then pco estimate"]
     tree = {"templates": setting, "files": files}
     show(lambda: tree, lambda: "\n".join(lines), as_json=as_json)
@@ -221,7 +222,7 @@ def check(
     """Show sizes, duplicates and conflicting targets; exit 1 if an input is in two splits."""
     named = {"target": target, "messages": messages, "id": id, "split": split}
     given: dict[str, Any] = {key: column or None for key, column in named.items()}
-    # Rows hold no circles; looking for some among millions of values took a tenth of the time.
+    # Rows hold no cycles; looking for some among millions of values took a tenth of the time.
     gc.disable()
     try:
         given |= {"form": form, "header": header}
@@ -288,7 +289,7 @@ class _Examined(command.TrainOptions):
 def doctor(wanted: _Examined, as_json: Json = False) -> int:
     """Check settings, data, reward, every endpoint, prices and disk; exit 1 if something fails.
 
-    It makes about fifteen short calls to each model."""
+    The check makes about fifteen short calls to each model."""
     settings, base = wanted.gather()
     note("making about fifteen short calls to each model")
     sections: list[DiagnosisGroup] = []
@@ -301,13 +302,13 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
             lines = [wrap_text(section.title, "")]
             for each in section.findings:
                 lines.append(wrap_text(f"{each.name}: {each.what}", f"  {each.level:<5} "))
-                if each.next_step:  # a command, which is not broken up: it is there to be copied
+                if each.next_step:  # a command is not wrapped: it is meant to be copied
                     lines.append(f"        next: {printable(each.next_step)}")
             print("\n".join(lines), flush=True)
 
     run_sync(look())
     ok = all(section.ok for section in sections)
-    text = "\nall is well; next: pco estimate" if ok else "\nfix what failed; next: pco doctor"
+    text = "\nall is well; next: pco estimate" if ok else "\nfix the failures; next: pco doctor"
     tree = {"ok": ok, "sections": [asdict(section) for section in sections]}
     show(lambda: tree, lambda: text, as_json=as_json)
     return 0 if ok else 1
@@ -316,7 +317,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 @app.command()
 @options
 def estimate(wanted: command.TrainOptions, as_json: Json = False) -> None:
-    """Estimate calls, tokens and cost (low, expected, high) by a dry run; no model is called.
+    """Estimate calls, tokens and cost (low, expected, high) with a dry run; no model is called.
 
     An unknown price is shown as unknown, not as 0."""
     settings, base = wanted.gather()

@@ -73,16 +73,17 @@ def evaluate(
     at_least: float | None = typer.Option(None, help="Exit 1 if the mean reward is below this."),
     as_json: Json = False,
 ) -> None:
-    """Show the reward with its 95 % interval, failures, and the cost of a query.
+    """Show the reward with its 95 % interval, the failures and the cost per query.
 
-    Answers recorded during the policy's run are reused, so the same row, split and model reproduce
-    the verdict's figure; --again asks the model again. Agents that call models themselves are
-    always run again. Decoding is greedy; --samples N takes the mean of N sampled runs per example
-    (AIME's published metric is the mean of five). A run trained with `samples` keeps that number of
-    samples. A run keeps its settings unless you name a task or a pco.toml, and its models unless
-    you name other models. --row evaluates a different row of its verdict: one prompt for all
-    (present, none, concat, best_fixed, best_single), or the right instructions, where the task
-    knows them (oracle). Save the output of --json to compare it later: pco compare A.json B.json"""
+    Answers recorded during the policy's run are reused, so the same row, split and model give the
+    same figure as the verdict. --again asks the model again. Agents that call models themselves are
+    always rerun. Decoding is greedy. With --samples N, the reward is the mean of N sampled runs per
+    example (AIME's published metric uses five). A run trained with `samples` is evaluated with the
+    same number. Settings come from the run unless you name a task or pco.toml. Models come from the
+    run unless you name different models. --row evaluates a different row of the run's verdict: a
+    fixed prompt (present, none, concat, best_fixed, best_single), or the right instructions if the
+    task knows them (oracle). To compare later, save the --json output and use pco compare A.json
+    B.json"""
     sample, own = Sample(split, count, samples), command.own_prompt(prompt, ref)
     if own and ref and (command.toml_path(Path(ref)) or Path()).is_file() and Path(ref).is_dir():
         typed, ref = replace(typed, config=Path(ref)), ""
@@ -102,9 +103,11 @@ def evaluate(
 @app.command()
 @options
 def compare(
-    a: Annotated[str, typer.Argument(help="A run, a policy file, or a saved `pco eval --json`.")],
+    a: Annotated[
+        str, typer.Argument(help="A run, a policy file, or saved output of `pco eval --json`.")
+    ],
     typed: command.Typed,
-    b: Annotated[str, typer.Argument(help="What to compare it with.")] = "",
+    b: Annotated[str, typer.Argument(help="What to compare A with.")] = "",
     prompt: command.PromptOption = None,
     split: command.SplitName = "test",
     count: command.Count = None,
@@ -118,8 +121,8 @@ def compare(
 ) -> None:
     """Measure the gain of A over B, paired by example, with its 95 % interval.
 
-    If A or B is a saved evaluation, the other is evaluated on the same split and examples.
-    --budget limits both together."""
+    If A or B is a saved evaluation, the other is evaluated on the same split and examples. --budget
+    limits both evaluations together."""
     sample, own = Sample(split, count), command.own_prompt(prompt, a, b)
     if bool(b) == bool(own):
         hint = 'pco compare A B, or pco compare A --prompt "TEXT"; pco compare --help'
@@ -133,10 +136,10 @@ def compare(
         made = run_sync(asked.answer(), command.announced(asked.interrupt))
     show(made.as_json, lambda: _comparison_text(made), as_json=as_json)
     if no_worse_in and (worse := worse_in(made.slices, no_worse_in)):
-        note(f"A is clearly worse than B for {' and '.join(worse)}: --no-worse-in")
+        note(f"--no-worse-in: A is clearly worse than B for {' and '.join(worse)}")
         raise typer.Exit(1)
     if margin is not None and not made.gain.low >= -margin:
-        note(f"A may lose {number(-made.gain.low)} to B, more than --margin {margin:g}")
+        note(f"A may be {number(-made.gain.low)} below B, which exceeds --margin {margin:g}")
         raise typer.Exit(1)
 
 
@@ -190,19 +193,19 @@ def distill(
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The policy file; default: distilled.json in the run's folder."
     ),
-    fresh: int = typer.Option(0, min=0, help="Ask the encoder on this many training inputs."),
+    fresh: int = typer.Option(0, min=0, help="Ask the encoder about this many training inputs."),
     margin: float = typer.Option(
-        0.02, min=0.0, help="Greatest loss to accept, as a share of the reward's range."
+        0.02, min=0.0, help="Largest loss to accept, as a share of the reward's range."
     ),
     count: command.Count = None,
     as_json: Json = False,
 ) -> None:
-    """Learn the encoder's routes, which saves one model call per query.
+    """Learn to predict the encoder's routes, which saves one model call per query.
 
-    A linear ranking is fitted to the encoder's routes from training, and to fresh ones with
-    --fresh. Then both policies answer the validation split, or --n examples of it; the number of
-    calls is printed first. The policy file is always written. It is recommended as the default only
-    if the whole 95 % interval of the difference in reward lies above minus the margin."""
+    A linear ranking is fitted to the encoder's routes from training and, with --fresh, to new
+    routes. Then the old and new policies answer the validation split, or --n examples from it; the
+    number of calls is printed first. The policy file is always written, but recommended as the
+    default only if the 95 % interval of the reward difference lies entirely above -margin."""
     needs = Needs(fresh, count, margin)
     with typed.given("pco distill").until_done(ref, needs) as kept:
         subject = Subject.resolve(ref, kept)
@@ -219,7 +222,7 @@ def distill(
 
 
 def _distilled_text(made: Distillation, target: Path) -> str:
-    lines = [f"learned from the encoder's routes of {made.inputs} training inputs", ""]
+    lines = [f"learned from the encoder's routes for {made.inputs} training inputs", ""]
     if made.difference is None:
         why = "There is no validation split, so the difference in reward is unknown."
         lines.append(wrap_text(why, ""))
@@ -230,15 +233,15 @@ def _distilled_text(made: Distillation, target: Path) -> str:
             f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
         ]
     least = f"-{number(made.margin)}"
-    verdict = f"Not shown to be as good: the interval does not lie above {least}. "
-    verdict += "Keep the encoder as the default, or judge it on more examples."
+    verdict = f"Not shown to be as good: the interval reaches {least} or below. "
+    verdict += "Keep the encoder as the default, or judge with more examples."
     if made.non_inferior:
         verdict = f"Not inferior: the interval lies above {least}. "
         verdict += "The distilled policy can be the default."
     return "\n".join([*lines, "", wrap_text(verdict, ""), "", f"wrote {target}"])
 
 
-_PROMISES = 3  # instincts that are shown with what they promise, beside the chosen ones
+_PROMISES = 3  # instincts shown with what they promise, next to the chosen ones
 _EXPLAINED = f"{command.REF_HELP} Or the id of a request to `pco serve`."
 
 
@@ -255,14 +258,14 @@ def explain(
     ),
     as_json: Json = False,
 ) -> None:
-    """Show the route, the encoder's reasons, and the prompt, each piece with its source instinct.
+    """Show the route, the encoder's reasons, and the prompt with each piece's source instinct.
 
-    `pco view` shows what happened in training to an example from the run. Each chosen instinct is
+    For an example from the run, `pco view` shows what happened in training. Each chosen instinct is
     shown with its measured reward. A learned router adds scores, which rank instincts but are not
-    rewards. An input unlike any training input is marked. For a request to `pco serve`, it shows
-    the prompt that was used; no model is called."""
+    rewards. An input unlike any training input is marked. For a request to `pco serve`, its prompt
+    is shown; no model is called."""
     if text is None:
-        command.require_unused(typed, "on a request that was served")
+        command.require_unused(typed, "on a served request")
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
         explain_request(ref, as_json=as_json)
         return
@@ -305,12 +308,12 @@ def _read_input(text: str) -> str:
         raise DataError("standard input is not UTF-8", hint=hint) from None
     if len(given) > MOST_BYTES:  # a pipe may have no end
         message = f"standard input is longer than {bytes_text(MOST_BYTES)}"
-        raise DataError(message, hint="give one input; pco batch answers a file of them")
+        raise DataError(message, hint="give one input; pco batch answers a whole file")
     return given.rstrip("\n")
 
 
 def _stored_data(reference: Reference) -> Mapping[str, Sequence[Example]]:
-    """The splits of the run's data, where these are here and may be looked through; else none."""
+    """The splits of the run's data, if they are here and may be read; else none."""
     header = reference.header
     if header is None or header.private or not reference.trusted:
         return {}
@@ -328,9 +331,9 @@ def _known_example(data: Mapping[str, Sequence[Example]], given: str) -> Example
 
 
 def _columns(given: str, template: str) -> str | dict[str, Any]:
-    """The input as columns where it is a JSON object that has the policy's column, or nearly that,
-    or where the policy reads several; else it is the text itself. Raises DataError when an object
-    is cut short."""
+    """The input as columns if it is a JSON object that has the policy's column, or nearly that, or
+    if the policy reads several; else the text itself. Raises DataError when an object is cut
+    short."""
     several = bool(parse_input_template(template).columns)
     if not given.lstrip().startswith("{"):
         return given
@@ -357,7 +360,7 @@ def _explained(
         yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
     doubt = "  (the encoder was asked twice)" if route.repaired else ""
     if route.fallback:
-        doubt = "  (the encoder gave no valid route: filled with the best so far)"
+        doubt = "  (the encoder gave no valid route; the best-rated instincts fill it)"
     elif route.fault:
         doubt = f"  ({route.fault})"
     chosen = [
@@ -374,7 +377,7 @@ def _explained(
         width = max(len(span.label) for span in spans)
         pieces = [wrap_text(span.text.strip(), f"  {span.label:<{width}}  ") for span in spans]
     if not all(span.exact for span in found):
-        pieces.append("  (~ = matched by the words that the piece shares with the instinct)")
+        pieces.append("  (~ = matched by words shared with the instinct)")
     yield "\n".join(["prompt", *pieces])
 
 
@@ -420,13 +423,13 @@ def prompt(
     ),
     as_json: Json = False,
 ) -> None:
-    """Print the prompt of a row of the verdict, and nothing else, on stdout.
+    """Print the prompt of a verdict row on stdout, and nothing else.
 
-    present is the prompt you had, concat joins all learned instincts, and best_fixed is the learned
-    prompt that did best for all inputs. best_single is the single instinct that did best for all
-    inputs, and none is just the text that precedes every prompt. Each is a fixed prompt and needs
-    no model. The learned policy, and the untrained one that it started from, compose a prompt for
-    each input, so give the input."""
+    The `present` row is your original prompt. `concat` joins all learned instincts; `none` is only
+    the text placed before every prompt. `best_fixed` is the learned prompt that does best over all
+    inputs; `best_single` is the best single instinct. These prompts are fixed and need no model.
+    The `learned` policy, and the `untrained` policy it started from, need an input to compose a
+    prompt for."""
     name, made = ref, _of_another_optimizer(ref, row)
     if made is None:
         if row not in _ROWS:
@@ -446,12 +449,12 @@ def prompt(
         command.emit({"ref": name, "row": row, "prompt": made})
         return
     if not made:
-        note(f"the row {row} is zero-shot: no prompt at all")
+        note(f"the row {row} is zero-shot: it has no prompt")
     print(made)
 
 
 def _of_another_optimizer(ref: str, row: str) -> str | None:
-    """The one prompt of a row that only another optimizer's run has, or one without a codebook."""
+    """The prompt of a row that only another optimizer's run has, or a run without a codebook."""
     if Path(ref).suffix == ".json":
         return None
     with closing(RunStore.open(find_run(runs_dir(), ref))) as store:
@@ -466,19 +469,19 @@ def _composed(
 ) -> str:
     if row == _UNTRAINED:
         if reference.header is None:
-            message = f"{ref} is a policy file; only its run knows the untrained policy"
+            message = f"{ref} is a policy file; only its run has the untrained policy"
             raise ConfigError(message, hint='pco prompt RUN --row untrained "an input"')
         reference = replace(reference, file=first_policy(runs_dir(), ref))
     given = _read_input(text or "")
     if not given.strip():
         flag = "" if row == _LEARNED else f" --row {row}"
         raise ConfigError(
-            f"the {row} policy composes a prompt for each input, and no input was given",
+            f"the {row} policy composes a prompt for each input, but no input was given",
             hint=f'pco prompt {shell(ref)}{flag} "an input", or one prompt for all: '
             f"pco prompt {shell(ref)} --row concat",
         )
     if given in _ROWS:
         row = f"pco prompt {shell(ref)} --row {given}"
-        note(f"{given!r} is taken as the input; for that row: {row}")
+        note(f"{given!r} is taken as the input; to print that row: {row}")
     policy = _deployed(ref, reference, typed, Ledger())
     return policy.prompt(_columns(given, reference.file.input))

@@ -48,7 +48,7 @@ _EXTRA = "serve"  # what to install for the registry and audits
 
 
 class _Registry(command.CommandGroup):
-    """Lists the commands too that the outer parts register."""
+    """Also lists the commands that outer parts register."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_ORDER)
@@ -77,11 +77,11 @@ def effect(
 ) -> None:
     """Measure what an instinct adds to the reward, by leaving it out.
 
-    Inputs of a split that are routed to it are answered twice: with it and without it, all else
-    equal. The difference is paired by input, with its 95 % interval; a failed rollout is counted,
-    and its pair is left out. The maximum number of calls is printed first. A run stores the replies
-    and the result, so nothing is paid for twice, not even a call that the run itself made. pco
-    view, the report and pco registry show then include the result."""
+    Inputs of the split that are routed to the instinct are answered twice: with the instinct and
+    without it, all else equal. The difference is paired by input and has a 95 % interval. Failed
+    rollouts are counted, but their pairs are left out. The maximum number of calls is printed
+    first. A run stores the replies and the result, and its earlier calls are not paid for again.
+    The result then appears in pco view, pco registry show and the report."""
     subject = Subject.resolve(ref, typed.given("pco registry effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
@@ -113,7 +113,7 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
     if made.unrouted:
         lines += [f"could not be routed: {plural(made.unrouted, 'input')}"]
     calls = f"{plural(made.usage.calls, 'call')}, {cost_text(made.usage.cost)}"
-    lines += ["", f"its answers take {calls}; calls made now, with routing: {paid}"]
+    lines += ["", f"its answers took {calls}; calls made just now, with routing: {paid}"]
     return printable("\n".join(lines))
 
 
@@ -121,8 +121,9 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
 def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Show every instinct with its reward, how often it was selected, and its rewrites.
 
-    The reward is the mean over the test inputs that are routed to an instinct, with it and without
-    it (`pco registry effect`). For rewritten text, it shows the author and the first version."""
+    An instinct's reward is the mean over the test inputs that are routed to it. `pco registry
+    effect` measures the mean without the instinct. For rewritten text, the author and first version
+    are shown."""
     reference = command.resolved(ref)
     file, best = reference.file, reference.best
     measured, rewrites = rewards_of(runs_dir(), ref, file), _rewrites(ref, file)
@@ -162,16 +163,16 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
 
 def _router_text(learned: Ranking, select: int) -> str:
     if learned.kind == "distilled":
-        source = f"distilled from the encoder's routes of {learned.outcomes} inputs"
-        return f"{source}; calls no model: {select} instincts per input."
+        source = f"distilled from the encoder's routes for {learned.outcomes} inputs"
+        return f"{source}; calls no model. Picks {select} instincts per input."
     return (
-        f"learned from {learned.outcomes} outcomes; calls no model: {learned.least} to {select} "
-        "instincts per input, as long as each raises the score. pco explain shows the scores."
+        f"learned from {learned.outcomes} outcomes; calls no model. Picks {learned.least} to "
+        f"{select} instincts per input: as many as raise the score. pco explain shows the scores."
     )
 
 
 def _rewrites(ref: str, file: PolicyFile) -> dict[Variable, dict[str, Any]]:
-    """By text of the policy that training wrote: how often, who, and what it was at first."""
+    """For each text that training wrote: how often, who, and what it was at first."""
     found: dict[Variable, dict[str, Any]] = {}
     with suppress(PcoError), closing(RunStore.open(run_behind(runs_dir(), ref))) as store:
         first, times = store.parameters_at(-1).texts, Counter[Variable]()
@@ -192,7 +193,7 @@ def _rewrites(ref: str, file: PolicyFile) -> dict[Variable, dict[str, Any]]:
 
 def _rewritten_text(rewritten: dict[str, Any]) -> str:
     times = "once" if rewritten["times"] == 1 else f"{rewritten['times']} times"
-    head = f"    rewritten {times}, last by the {rewritten['by']}; at first: "
+    head = f"    rewritten {times}, last by the {rewritten['by']}; originally: "
     return wrap_text(rewritten["first"], head)
 
 
@@ -205,8 +206,8 @@ def log(
     ),
     as_json: Json = False,
 ) -> None:
-    """For a run, list every rewrite, whether it was kept or why not, and the feedback that led to
-    it. For the registry, list every move: who, when, from, to, why."""
+    """For a run, list every rewrite, whether it was kept and why, and the feedback that led to it.
+    For the registry, list every move with its author, time, reason, old and new version."""
     if ref is None or "@" in ref:
         show_moves = import_part(COMMAND_GROUP, "registry.log", "the registry", _EXTRA)
         show_moves(ref or "", as_json)
@@ -219,7 +220,7 @@ def _show_rewrites(run: str, as_json: bool) -> None:
     parts: list[str] = []
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         for step in store.steps():
-            event = Stepped(step)  # what it quotes of private data is withheld, as in a report
+            event = Stepped(step)  # quotes from private data are withheld, as in a report
             event = withhold(event) if store.header.private else event
             assert isinstance(event, Stepped)
             for each in event.step.rewrites:
@@ -252,8 +253,8 @@ def diff(
     a: Annotated[str, typer.Argument(help="A run, a policy file, NAME@REF or sha256:DIGITS.")],
     b: str | None = typer.Argument(
         None,
-        help="What to compare it with. Without it, a run's first codebook is compared with the one "
-        "it kept, or the previous version of NAME@REF with the current one.",
+        help="What to compare A with. Default: for a run, its first codebook is compared with the "
+        "kept codebook; for NAME@REF, the previous version with the current one.",
     ),
     as_json: Json = False,
 ) -> None:
@@ -283,6 +284,6 @@ def diff(
 
 
 def mark_changes(before: str, after: str) -> str:
-    """`after` with what was taken out as [-...-] and what was put in as {+...+}."""
+    """`after`, with removals as [-...-] and additions as {+...+}."""
     marks = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
     return "".join(marks[kind].format(piece) for kind, piece in word_changes(before, after))

@@ -31,7 +31,7 @@ app = command.command_group()
 runs = command.command_group("List, show or remove the runs in $PCO_RUNS or ./runs.")
 app.add_typer(runs, name="runs")
 cache = command.command_group(
-    "Show or clear the reply cache that runs share ($PCO_CACHE). Resuming a run does not need it."
+    "Show or clear the reply cache that runs share ($PCO_CACHE). Runs can resume without it."
 )
 app.add_typer(cache, name="cache")
 
@@ -40,7 +40,7 @@ _QUOTED = 5  # failures quoted in full; the rest is counted
 
 @runs.command("list")
 def list_runs(as_json: Json = False) -> None:
-    """List runs, oldest first, one per line: verdict, gain (95 %), test score and cost."""
+    """List runs, oldest first, with verdict, gain (and its 95 % interval), test score and cost."""
     summaries, unreadable = read_runs(runs_dir())
     lines = [printable(f"{path.name}: unreadable: {error}") for path, error in unreadable.items()]
     if as_json:
@@ -51,15 +51,15 @@ def list_runs(as_json: Json = False) -> None:
         named = any(summary.name for summary in summaries)
         print(columns([_summary_cells(summary, named) for summary in summaries]))
         if any(summary.simulated for summary in summaries):
-            print("* on the simulated model: says nothing about a real one")
+            print("* on the simulated model, whose results say nothing about a real model")
     elif not lines:
-        print(f"no run in {runs_dir()} yet\nnext: pco train")
+        print(f"no runs in {runs_dir()} yet\nnext: pco train")
     for line in lines:
         (note if as_json else print)(line.replace("\n", " "))
 
 
 def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
-    """`named`: some run has a name, so that there is a column for it."""
+    """`named`: some run has a name, so there is a column for it."""
     cells: dict[str, str] = {}
     for column in COLUMNS:
         if column.brief and (named or column.brief != "name"):
@@ -82,11 +82,12 @@ def show_run(run: command.RunRef, as_json: Json = False) -> None:
 
 @runs.command()
 def rm(
-    runs: Annotated[list[str], typer.Argument(help="Run ids, their first letters, or 'last'.")],
+    runs: Annotated[list[str], typer.Argument(help="Run ids or id prefixes, or 'last'.")],
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove runs with all their files: codebooks, journals, reports. A busy run is not removed."""
+    """Remove runs and all their files: codebooks, journals, reports. A run in use is not
+    removed."""
     paths = list(dict.fromkeys(find_run(runs_dir(), ref) for ref in runs))
     for path in paths:
         if (pid := holder(path)) is not None:
@@ -107,21 +108,21 @@ def rm(
 @app.command()
 def report(
     ref: str = typer.Argument(
-        help="A run (its id or name, a path, 'last'); or a policy file or NAME@REF, to report on "
-        "the run that it came from."
+        help="A run: its id or name, a path, or 'last'; or a policy file or NAME@REF, for the "
+        "run that made the policy."
     ),
     output: Path | None = typer.Option(None, "--output", "-o", help="Default: RUN/report.html."),
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Write one file that needs no network: the verdict, what was learned, where it helped or hurt,
-    and curves."""
-    from promptcodebook.report.page import write_report  # a list of runs does without templates
+    """Write a self-contained HTML file: the verdict, what was learned, where it helped or hurt, and
+    curves."""
+    from promptcodebook.report.page import write_report  # a list of runs needs no templates
 
     path = run_behind(runs_dir(), ref)
     target, known = output or path / "report.html", dict[str, Example]()
     with closing(RunStore.open(path)) as store:
-        if store.ours or trust:  # the data files that a run names may be anybody's
+        if store.ours or trust:  # a run may name anybody's data files
             known = stored_examples(store.header)
         else:
             note("the inputs are left out: the run is not marked as yours (--trust adds them)")
@@ -245,7 +246,7 @@ def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
 
 @cache.command()
 def stats(as_json: Json = False) -> None:
-    """Show where the cache is, how many replies it holds, and its size."""
+    """Show the cache's location, number of replies and size."""
     path, replies, size = reply_cache_path(), 0, 0
     if path.exists():
         with closing(ReplyCache(path)) as store:
@@ -257,7 +258,7 @@ def stats(as_json: Json = False) -> None:
 
 @cache.command()
 def clear(yes: Yes = False, as_json: Json = False) -> None:
-    """Delete every reply, even from stopped evaluations. No run needs them."""
+    """Delete all cached replies, even those of stopped evaluations. No run needs the cache."""
     path, unfinished, count = reply_cache_path(), unfinished_folder(), 0
     if path.exists() or unfinished.exists():
         command.confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)

@@ -37,7 +37,7 @@ app = command.command_group()
 def train(
     wanted: command.TrainOptions,
     resume: str | None = typer.Option(None, help="Resume this run (or 'last')."),
-    name: str = typer.Option("", help="A name for the run, to use instead of its id."),
+    name: str = typer.Option("", help="A name to use instead of the run's id."),
     trust: command.Trust = False,
     edited: bool = typer.Option(
         False, "--edited", help="Resume even if the reward or agent was edited."
@@ -60,7 +60,7 @@ def train(
             opened = open_run(settings, Sources(base), where, view)
             run = run_sync(finish(opened), opened.interrupt)
     except PcoError as error:
-        if error.run is not None and not as_json:  # the error's own document has the run in it
+        if error.run is not None and not as_json:  # the error's own document includes the run
             print(_verdict_text(error.run))
         raise
     show(lambda: verdict_json(run), lambda: _verdict_text(run), as_json=as_json)
@@ -73,7 +73,7 @@ def train(
 def _stored_settings(
     path: Path, ref: str, wanted: command.TrainOptions, trust: bool
 ) -> tuple[Config, Path]:
-    """The stored configuration, with what was typed now over it; names a pco.toml that changed."""
+    """The stored configuration, overlaid with what was typed; names a pco.toml that changed."""
     with closing(RunStore.open(path)) as store:
         header, base = store.header, Path(store.header.base or ".")
     budget = {key: value for key, value in command.environment_layer().items() if key == "budget"}
@@ -84,7 +84,7 @@ def _stored_settings(
     for file, mark in ((base / name, mark) for name, mark in header.files.items()):
         if file.suffix == ".toml" and file_digest(file) not in ("", mark):
             note(
-                f"{file} changed since the run started: the change is ignored, and the run keeps "
+                f"{file} changed since the run started; the run ignores this and keeps "
                 "its own settings\n  to use the file's: "
                 f"pco train {shell(file)} --resume {shell(ref)}"
             )
@@ -106,7 +106,7 @@ def _verdict_text(run: Run) -> str:
     head = made.headline(typed) if made else Headline("Undecided", "there is no verdict", {})
     facts = dict(head.lines)
     typed = facts.pop("type", f"pco report {typed}")
-    # All that was paid or lost, beside the limits of the budget: '372 of 400 calls'.
+    # All that was paid or lost, next to the budget's limits: '372 of 400 calls'.
     lost = f", of which {lost_text(run.lost)}" if run.lost.calls else ""
     hits = run.tallies.get("cache_hits", 0)
     cached = f"; {plural(hits, 'reply', 'replies')} from the cache" if hits else ""

@@ -11,7 +11,7 @@ from promptcodebook.errors import ConfigError, did_you_mean
 
 
 def typed_words() -> dict[str, Any]:
-    """What is typed and what is said of it: options.toml."""
+    """What people type, and the messages about it: options.toml."""
     return shipped_table(__file__, "options.toml")
 
 
@@ -43,14 +43,14 @@ def read_options(root: Any, words: Sequence[str]) -> list[str]:
 
 
 def _conditions(kind: str, path: Sequence[str]) -> dict[str, str]:
-    """What the options of a command need, or have no effect beside, by their names."""
+    """What a command's options need, or have no effect with, by their names."""
     known, name = typed_words()[kind], " ".join(path)
     return {**known["*"], **known.get(name, known.get(name.rpartition(" ")[2], {}))}
 
 
 def usage_error(error: Any) -> ConfigError:
-    """The parser's error as one of ours. `error` is an exception of the parser's, with a message
-    and mostly the context of the command that it found."""
+    """The parser's error as one of ours. `error` is the parser's exception, with a message and
+    usually the context of the command that it found."""
     message: str = error.format_message().rstrip(".")
     command: Any = error.ctx and error.ctx.command
     place = error.ctx.command_path if error.ctx else "pco"

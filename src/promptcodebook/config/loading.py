@@ -175,7 +175,7 @@ def require_effect(config: schema.Config, typed: Mapping[str, Any]) -> None:
     """Raises ConfigError for what was typed of a ready-made task, or in place of one, for
     nothing."""
     if (data := typed.get("data_dir")) and not config.task:
-        what = "--data has no effect without --task: it is the folder of a ready-made task"
+        what = "--data has no effect without --task: it names a ready-made task's folder"
         raise ConfigError(what, hint=f"for your own rows: pco init --from {os.path.relpath(data)}")
     if typed.get("executor") and config.task:
         what = f"--agent has no effect with the ready-made task {config.task}"
@@ -212,7 +212,7 @@ _PROMPT_FILE = re.compile(r"\S+|[^\n]{1,60}\.(?:txt|md|prompt|j2|jinja2?|tmpl)")
 def read_prompt(given: str | Path, name: str = "--prompt") -> str:
     """A prompt of the user's: the text of the file of that name, or else `given` itself. Raises
     ConfigError when the file cannot be read, or there is none and `given` is one word."""
-    hint = 'name its file, or give the text itself, as several words: "Answer in one word."'
+    hint = 'name its file, or give the text itself in several words: "Answer in one word."'
     text, path = str(given).strip(), Path(given)
     is_path = bool(_PROMPT_FILE.fullmatch(text))
     with suppress(OSError, ValueError):  # a text may be too long for a path

@@ -1,7 +1,7 @@
 """Every setting of a run: its groups, its roles' models, the Config that holds all, and presets.
 
 The docstring below a key is its line in `describe` and docs/config.md. A run stores its
-configuration and compares it key by key when it resumes, so keys keep their names."""
+configuration and compares it key by key when it resumes, so keys are never renamed."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Group(BaseModel):
     )
 
     gone: ClassVar[Mapping[str, Any]] = {}
-    """Keys of earlier versions that stored runs may have, by the value that did nothing."""
+    """Keys of earlier versions that stored runs may have, each with the value that did nothing."""
 
     @model_validator(mode="before")
     @classmethod
     def _none_in_words(cls, given: Any) -> Any:
-        """TOML has no null: "none" is none where a number or none is wanted."""
+        """TOML has no null, so "none" means none where a number or none is expected."""
         if not isinstance(given, dict):
             return given
         tree = {**cast("dict[str, Any]", given)}
@@ -62,13 +62,13 @@ class Group(BaseModel):
 
 
 class OptimizerSettings(Group):
-    """The settings of an optimizer, a table of its own in pco.toml; its class names the model:
-    `settings = MySettings`. Those of a command are an entry point of `promptcodebook.tables`. They
-    decide nothing of what a trained policy answers."""
+    """An optimizer's settings, a separate table in pco.toml. The optimizer's class names this
+    model: `settings = MySettings`. A command's settings are an entry point of
+    `promptcodebook.tables`. None of them affects what a trained policy answers."""
 
     table: ClassVar[str]
     longer: ClassVar[str] = ""
-    """The key that extends a finished run when it is raised; "" = a finished run is over."""
+    """The key that extends a finished run when raised; "" = a finished run cannot continue."""
 
     def __init_subclass__(cls, **facts: Any) -> None:
         super().__init_subclass__(**facts)
@@ -77,7 +77,7 @@ class OptimizerSettings(Group):
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """Those of a run."""
+        """These settings in a run."""
         found = getattr(config, cls.table, None)
         return found if isinstance(found, cls) else cls()
 
@@ -88,13 +88,13 @@ class Explore(Group):
     policy: Literal["success", "uniform", "none"] = "success"
     """How explored routes are drawn: by softmax(r̄/τ), uniformly, or not at all."""
     epsilon: Unit = 1.0
-    """ε at the start: the chance that a training input's route is explored."""
+    """Initial ε: the chance that a training input's route is explored."""
     epsilon_min: Unit = 0.15
-    """ε never falls below this."""
+    """Lower limit of ε."""
     gamma: Unit | None = None
-    """γ, the decay of ε per epoch; none = ε reaches epsilon_min at 90 % of the epochs."""
+    """γ, the decay of ε per epoch; none = ε reaches epsilon_min after 90 % of the epochs."""
     tau: float = Field(default=0.5, gt=0.0)
-    """τ, the temperature of the softmax over r̄; smaller = more weight on what has worked."""
+    """τ, the temperature of the softmax over r̄; smaller = more weight on successful instincts."""
     alpha: Unit = 0.3
     """α, the step size of the moving averages of r̄ and of success."""
 
@@ -105,7 +105,7 @@ class EncoderSettings(Group):
     mode: Literal["learned", "static", "none"] = "learned"
     """learned = θ is rewritten; static = θ stays unchanged; none = no encoder is called."""
     max_fallback: Unit = 0.2
-    """A rewritten θ is dropped if more than this share of its first routes, and at least two, fall
+    """A rewritten θ is dropped if more than this share of its first routes, at least two, fall
     back; 1 = never."""
     fewer: bool = True
     """Whether E_θ may pick 1 to `select` instincts; false = exactly `select`, as in the paper."""
@@ -115,21 +115,23 @@ class RouterSettings(Group):
     """What picks the instincts for an input: a model, or a router learned from outcomes."""
 
     kind: Literal["encoder", "outcomes", "distilled"] = "encoder"
-    """E_θ, a router learned from rewards (extra [router]), or one distilled by `pco distill`."""
+    """The encoder, a router learned from rewards (extra [router]), or a router from `pco
+    distill`."""
     features: Literal["words", "embeddings", "both"] = "words"
-    """What tells inputs apart: words, the encoder model's embeddings (one call each), or both."""
+    """Features of an input: words, the encoder model's embeddings (one call each), or both."""
     images: bool = False
-    """Whether inputs are embedded with their images; some models on vLLM can do so."""
+    """Whether inputs are embedded with their images; some models on vLLM support this."""
     scale: float | None = Field(default=None, ge=0.0)
-    """Spread of the scores that training draws for routes, in standard deviations of an instinct's
+    """Amount of randomness when training picks routes, in standard deviations of an instinct's
     estimate; none = 1, or 0.2 without repeats."""
     floor: Unit = 0.05
-    """Share of training routes that are drawn uniformly, so that every route has a known chance."""
+    """Share of training routes drawn uniformly, so that every route has a known probability."""
     repeats: Literal["auto", "yes", "no"] = "auto"
-    """Whether routes and solved inputs are repeated; auto = yes, unless the executor is greedy."""
+    """Whether training may reuse an input's route and repeat solved inputs; auto = yes, unless the
+    executor is greedy."""
     least: int = Field(default=0, ge=0)
-    """Fewest instincts in a route; `select` is the most. Each one beyond the fewest must promise a
-    gain."""
+    """Minimum number of instincts in a route; `select` is the maximum. Further instincts are added
+    only for an expected gain."""
 
 
 class CriticSettings(Group):
@@ -138,16 +140,16 @@ class CriticSettings(Group):
     stages: Literal[1, 2] = 2
     """2 = a verdict, then its attribution (App. C.2); 1 = one call for both (Eq. 8)."""
     sees_reward: bool = True
-    """Whether our templates show the critic the reward r; the paper's do not."""
+    """Whether our templates show the critic the reward r; the paper's templates do not."""
     trainable: bool = True
     """Whether the critic's own rubric ψ is rewritten."""
     skip_solved: bool = True
-    """Skip the critic call for a full reward: its critique is empty by definition."""
+    """Whether the critic is skipped after a full reward; its critique is empty by definition."""
     penalty_weight: float = Field(default=1.0, ge=0.0)
     """Weight of the critic's penalty ρ; 0 = only rewards matter."""
     safety: bool = True
-    """Whether a fixed clause has harmful instincts penalised and rewritten, and a rule-based
-    scan refuses harmful rewrites."""
+    """Two safeguards: the critic must report harmful instincts, which are penalised and rewritten;
+    a rule-based scan rejects harmful rewrites."""
 
 
 class Update(Group):
@@ -158,48 +160,48 @@ class Update(Group):
     mode: Literal["minibatch", "online"] = "minibatch"
     """Rewrite after each batch, or after each example, as in the printed Algorithm 1."""
     batch_size: int = Field(default=15, ge=1)
-    """Training examples in a batch."""
+    """Training examples per batch."""
     steps_per_epoch: Annotated[int, Field(ge=1)] | Literal["all"] = 1
-    """Batches in an epoch; all = a full pass over the training split (Algorithm 1)."""
+    """Batches per epoch; all = a full pass over the training split (Algorithm 1)."""
     epochs: int = Field(default=50, ge=1)
-    """Length of the training in epochs."""
+    """Number of training epochs."""
     stop_when_flat: int | None = Field(default=None, ge=1)
-    """Stop once this many batches solved no new training input and earned no more on average than
-    any equally long earlier stretch; none = never."""
+    """Stop after this many batches without progress (a newly solved input, or a mean reward above
+    any earlier stretch that long); none = never."""
     max_gradients: int = Field(default=8, ge=1)
-    """The most gradients that go into one rewrite (a seeded choice)."""
+    """Maximum gradients for one rewrite, chosen by a seeded draw."""
     accept: str = "always"
-    """Which rewrites are kept: always, improve (all or none), improve_each (each by its own
+    """Rule for keeping rewrites: always, improve (all or none), improve_each (each by its own
     effect), or an installed package's rule."""
     accept_on: Literal["batch", "others"] = "batch"
-    """Which examples are answered without and with a rewrite to test it: the batch, or as many
-    other examples."""
+    """Examples answered with and without a rewrite to test it: the batch, or the same number of
+    other training examples."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
-    """Batch examples that must share a complaint before θ or φ is rewritten; one if online."""
+    """How many batch examples must share a complaint before θ or φ is rewritten; 1 if online."""
     text_updates: bool = True
     """Whether instincts and directives are rewritten (Table 3)."""
     instinct_words: int = Field(default=25, ge=1)
-    """Length limit of one instinct in words; a longer initial instinct may be kept unchanged."""
+    """Length limit of one instinct in words; an initial instinct may be longer until rewritten."""
     directive_words: int = Field(default=300, ge=1)
-    """Length limit of each of θ, φ and ψ, in words."""
+    """Length limit in words for each of θ, φ and ψ."""
 
 
 class Validation(Group):
     """How the best state is found on the validation split, and when training stops early."""
 
     every: int = Field(default=10, ge=0)
-    """Batches (online: examples) between two validations, each of the state whose training examples
-    earned most; 0 = never."""
+    """Batches (online: examples) between validations; 0 = never. Each validation tests the state
+    with the highest training reward."""
     subset: int = Field(default=60, ge=1)
-    """Validation examples in each validation, always the same ones."""
+    """Number of examples in each validation, always the same ones."""
     finalists: int = Field(default=3, ge=1)
     """How many of the best states are measured on all validation examples at the end."""
     examples: int | None = Field(default=None, ge=1)
     """How many examples of the validation split to use, chosen by id; none = all."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many validations without a gain; none = 3/5 of those planned, but
+    """Stop after this many validations without a gain; none = 3/5 of the planned validations, but
     at least 2 and at most 5."""
     target_score: float | None = None
     """Stop early once a validation reaches this reward, in the task's range."""
@@ -210,22 +212,23 @@ class Init(Group):
 
     OWN: ClassVar = ("expert", "random", "from_prompt", "file")
     kind: str = "expert"
-    """Source of instincts: expert (the task's seeds), random (a model), from_prompt (your prompt),
-    file, or a package's reader, such as gepa."""
+    """Source of instincts: expert (the task's seeds), random (model-written), from_prompt (your
+    prompt), file or a package's reader, such as gepa."""
     path: str = ""
-    """For kind = "file": a policy with all it learned, or a JSON list; for a reader: its input."""
+    """For kind = "file": a policy, with everything it learned, or a JSON list of instincts. For a
+    package's reader: its input."""
     instincts: tuple[str, ...] = ()
     """Your own seeds for kind = "expert", instead of the task's."""
     frozen: tuple[int, ...] = ()
-    """Indices, in the initial list, of instincts that are never rewritten."""
+    """Indices of initial instincts that are never rewritten."""
     prompt: str = ""
     """Your current prompt, for kind = "from_prompt" and for the verdict's first row."""
     split: Literal["model", "sentences"] = "model"
-    """How kind = "from_prompt" splits the prompt: with a model, or at its sentences and lines."""
+    """How kind = "from_prompt" splits the prompt: with a model, or by sentences and lines."""
 
     @property
     def whole(self) -> bool:
-        """Whether every instinct is a whole prompt, which a package read."""
+        """Whether every instinct is a whole prompt, read by a package."""
         return self.kind not in self.OWN
 
     @property
@@ -235,10 +238,10 @@ class Init(Group):
 
 
 class DataSettings(Group):
-    """Your own data; a ready-made task brings its own."""
+    """Your own data; not needed for a ready-made task."""
 
     path: str = ""
-    """A file to draw the splits from (.jsonl, .csv, .parquet and others), or a folder of them."""
+    """A file to draw the splits from (.jsonl, .csv, .parquet and others), or a folder of files."""
     train: str = ""
     """A separate file for the training split."""
     val: str = ""
@@ -246,23 +249,23 @@ class DataSettings(Group):
     test: str = ""
     """A separate file for the test split."""
     input: str = "input"
-    """A column, or a template over several such as "{title}\\n{body}"."""
+    """A column, or a template of several columns such as "{title}\\n{body}"."""
     target: str | None = "target"
     """The reference column; "" or none = the task has no references."""
     messages: str = ""
-    """A column that holds chat messages, or their JSON, in place of `input`."""
+    """A column that holds chat messages, or their JSON, instead of `input`."""
     id: str = ""
-    """A column of row ids; "" = ids are made from the content."""
+    """A column of row ids; "" = ids are derived from the content."""
     split: str = ""
     """A column that names each row's split."""
     group: str | tuple[str, ...] = ""
-    """Columns that group dependent rows, such as a chat's id; a group is kept in one split."""
+    """Columns that group dependent rows, such as a chat id; each group stays in one split."""
     slices: tuple[str, ...] = ()
     """The verdict is also shown for each value of these columns, e.g. "language" or "channel"."""
     fractions: tuple[float, ...] = (0.5, 0.25, 0.25)
-    """Shares of train, val and test if splits are drawn; they sum to 1."""
+    """Shares of train, val and test if splits are drawn; must sum to 1."""
     stratify: bool = False
-    """Whether each reference makes up the same share of every drawn split; recommended if
+    """Whether every drawn split has the same proportion of each reference; recommended if
     references are labels."""
     split_seed: int = 0
     """Seed for drawing splits, separate from the run's `seed`."""
@@ -276,10 +279,11 @@ class VerdictSettings(Group):
     """Limits on what the verdict may recommend."""
 
     max_cost: str = ""
-    """Limit on a query's cost: "3x" (the current prompt's), "0.01usd", "2000tok"; "" = no limit."""
+    """Limit on a query's cost: "3x" (three times the current prompt's), "0.01usd" or "2000tok";
+    "" = no limit."""
 
     no_worse_in: tuple[str, ...] = ()
-    """Slices, or columns of `data.slices`, where the policy must not be clearly worse."""
+    """Slices, or columns of `data.slices`, in which the policy must not be clearly worse."""
 
     @field_validator("max_cost")
     @classmethod
@@ -296,31 +300,31 @@ class UserCode(Group):
     """How your own reward and agent are run."""
 
     threads: int = Field(default=32, ge=1)
-    """Most calls at once to a function that is not async; set 1 if it is not thread-safe."""
+    """Maximum concurrent calls to a function that is not async; set 1 if it is not thread-safe."""
     seconds: float = Field(default=600.0, gt=0.0)
-    """Seconds that one call may take, not counting waits for models; then the rollout fails."""
+    """Seconds before a call times out and its rollout fails, not counting waits for models."""
     trial: bool = True
-    """Whether the reward is tried on one example before anything is paid for."""
+    """Whether the reward is tried on one example before any call is paid for."""
 
 
 class Budget(Group):
     """Limits for all roles together, checked before every attempt."""
 
     calls: int | None = Field(default=None, ge=0)
-    """Calls; none = no limit."""
+    """Maximum calls; none = no limit."""
     tokens: int | None = Field(default=None, ge=0)
-    """Tokens, prompts and replies together; none = no limit."""
+    """Maximum tokens, prompts and replies together; none = no limit."""
     usd: float | None = Field(default=None, ge=0.0)
-    """US dollars; none = no limit."""
+    """Maximum US dollars; none = no limit."""
     seconds: float | None = Field(default=None, ge=0.0)
-    """Seconds of wall-clock time; none = no limit."""
+    """Maximum wall-clock seconds; none = no limit."""
     reserve_for_verdict: Unit | None = None
-    """Share of each limit that training leaves for choosing and judging; none = the minimum that a
-    verdict needs, plus at most a fifth."""
+    """Share of each limit reserved for the final choice and verdict; none = the minimum that a
+    verdict needs, plus at most a fifth of the limit."""
 
     @property
     def limits(self) -> Limits:
-        """What may be spent in all, time left out."""
+        """What may be spent in total, except time."""
         return Limits(self.calls, self.tokens, self.usd)
 
     @property
@@ -330,7 +334,7 @@ class Budget(Group):
 
 
 class Price(Group):
-    """A model's price in US dollars per million tokens, by its spec or name; it replaces our
+    """A model's price in US dollars per million tokens, by spec or name. It replaces the built-in
     price."""
 
     prompt: float = Field(ge=0.0)
@@ -347,7 +351,7 @@ _OURS = {
     *("model", "messages", "seed", "stream", "n"),
     *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
 }
-"""Body fields that have a setting of their own, or that the method relies on."""
+"""Body fields that have their own setting, or that the method relies on."""
 Preset = Literal["default", "full", "lean", "paper", "quick", "small"]
 
 
@@ -361,13 +365,13 @@ class RoleSettings(Group):
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     """Nucleus sampling: the probability mass to draw from; none = the server's default."""
     max_tokens: int | None = Field(default=2048, ge=1)
-    """Length limit of one reply in tokens, which the budget also reserves before a call."""
+    """Length limit of one reply, in tokens; the budget reserves this many before a call."""
     extra: dict[str, JsonValue] = Field(default_factory=dict)
-    """Further request body fields, such as {top_k = 20}. For a value that may be secret, name a
-    variable: {api_key = "$PCO_MY_KEY"}."""
+    """Extra request body fields, such as {top_k = 20}. For a value that may be secret, name
+    an environment variable: {api_key = "$PCO_MY_KEY"}."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Further HTTP headers for this role. Except in harmless headers (User-Agent, X-Title), name a
-    variable: {"api-key" = "$PCO_MY_KEY"}."""
+    """Extra HTTP headers. Values must name environment variables, {"api-key" = "$PCO_MY_KEY"},
+    except in harmless headers such as User-Agent."""
 
     @field_validator("extra", mode="before")
     @classmethod
@@ -382,7 +386,7 @@ class RoleSettings(Group):
         fault = body_fault(extra)
         if ours := sorted(_OURS & extra.keys()):
             # A second length cap, say, would be asked for but not reserved by the budget.
-            fault = f"{ours[0]!r} is decided by the settings or the run, not by extra"
+            fault = f"{ours[0]!r} is controlled by the settings or the run, not by extra"
         if fault:
             raise ValueError(fault)
         # none is none, as --set reads it, in a field where a null would be sent.
@@ -421,7 +425,7 @@ TRAINING = (
     *("reward_name", "reward_range", "samples", "update", "validation", "verdict"),
     "verdict_examples",
 )
-"""Keys and groups of `Config` that decide nothing of what a trained policy answers."""
+"""Keys and groups of `Config` that do not affect what a trained policy answers."""
 
 
 class Config(Group):
@@ -430,7 +434,7 @@ class Config(Group):
 
     gone = {"instinct": {"kind": "text"}}
     preset: Preset = "full"
-    """Starting values for all other keys: ours, the whole method (full), or the paper's Table 6."""
+    """Starting values for all other keys; full = the whole method, paper = the paper's Table 6."""
     task: str = ""
     """Name of a ready-made task; "" = your own `data` and `reward`."""
     data_dir: str = ""
@@ -452,22 +456,23 @@ class Config(Group):
     size: int = Field(default=16, ge=1)
     """K, the number of instincts in the codebook."""
     select: int = Field(default_factory=lambda known: min(4, known.get("size", 4)), ge=1)
-    """S, the number of instincts picked for an input; all, if the codebook has fewer than 4."""
+    """S, the number of instincts picked for an input; all if the codebook has fewer than 4."""
     optimizer: str = "pco"
     """The optimizer: "pco", one from docs/baselines.md such as "gepa", or a plug-in."""
     base_prompt: str = ""
-    """Text put unchanged before every composed prompt and never rewritten."""
+    """Text placed before every composed prompt; it is never rewritten."""
     output_format: str = ""
     """The format that answers must have, shown to the generator; "" = the task's own, if any."""
     compose: Literal["generator", "verbatim"] = "generator"
-    """How instincts become a prompt: the generator G_φ writes it, or they go in unchanged."""
+    """How instincts become a prompt: written by the generator G_φ, or used unchanged."""
     compose_per_stage: bool = False
-    """Whether each stage of a multi-stage program has its own prompt; if not, all share one."""
+    """Whether each stage of a multi-stage program has its own prompt; false = all stages share
+    one."""
     learn: tuple[Literal["prompt", "tools"], ...] = ("prompt",)
     """What is learned: instincts for the prompt, and for the tool descriptions of a `pco.Agent`."""
     templates: str = Field(default="default", min_length=1)
     """Prompt templates around the learned texts: "default", "few-shot" for a small model, "paper",
-    or a folder, "./my-prompts"."""
+    or a folder such as "./my-prompts"."""
     explore: Explore = Explore()
     router: RouterSettings = RouterSettings()
     encoder: EncoderSettings = EncoderSettings()
@@ -486,19 +491,19 @@ class Config(Group):
     budget: Budget = Budget()
     user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)
-    """The most calls in flight at an endpoint; the actual limit adapts, but never exceeds this."""
+    """Maximum calls in flight to an endpoint; the actual limit adapts, but never exceeds this."""
     timeout: float = Field(default=120.0, gt=0.0)
-    """Seconds that one call may take."""
+    """Maximum seconds for one call."""
     retries: int = Field(default=4, ge=0)
-    """How often a call is retried after a temporary failure."""
+    """Maximum retries of a call after a temporary failure."""
     max_reply_mb: float = Field(default=8.0, gt=0.0, le=1000.0)
-    """Maximum size of an unpacked reply in MB; a larger reply is a failed call."""
+    """Maximum size of a decompressed reply in MB; a larger reply fails the call."""
     cache: bool = True
     """Whether replies are shared between runs on this machine."""
     telemetry: tuple[Literal["otel", "mlflow"], ...] = ()
-    """Where to send spans of calls (otel) or a run's figures (mlflow); empty = nowhere."""
+    """Where to send spans of calls (otel) or a run's metrics (mlflow); empty = nowhere."""
     seed: int = 0
-    """Seed for every random draw of the run: batches, exploration, sample seeds."""
+    """Seed for every random draw of the run: batches, exploration and sampling seeds."""
 
     def model_of(self, role: Role) -> str:
         """The spec of the role's model; '' = none is set."""
@@ -512,7 +517,7 @@ class Config(Group):
 
     @property
     def learns_routes(self) -> bool:
-        """Whether training learns what each instinct earns, in place of θ."""
+        """Whether training learns what each instinct earns, instead of θ."""
         return self.router.kind == "outcomes"
 
     @property
@@ -552,7 +557,7 @@ class Config(Group):
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
             if role != "executor" and settings.extra.get("response_format", "none") != "none":
-                raise ValueError(f"the run decides the format of the {role} replies")
+                raise ValueError(f"the run decides the format of the {role}'s replies")
         outside = [k for k in self.init.frozen if not 0 <= k < self.size]
         if outside:
             raise ValueError(f"init.frozen names {outside}, but instincts are 0..{self.size - 1}")

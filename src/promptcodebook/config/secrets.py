@@ -34,14 +34,14 @@ def header_fault(name: str, value: str) -> str:
         if value[1:] in key_names() or _OWN_NAME.fullmatch(value[1:]):
             return ""
         return (
-            f"{name!r} may name only a variable that begins with PCO_, or a provider's usual one "
+            f"{name!r} must name a variable that starts with PCO_, or a provider's own "
             f'such as OPENAI_API_KEY: "{name}" = "$PCO_MY_KEY"'
         )
     if name.lower() in _lists()["harmless_headers"]:
         return ""
     return (
-        f"{name!r} may hold a secret, and settings are kept with the run. Name the variable that "
-        f'holds it, "{name}" = "$PCO_API_KEY", or any other that begins with PCO_'
+        f"{name!r} may hold a secret, and settings are stored with the run. Name a variable that "
+        f'starts with PCO_ instead: "{name}" = "$PCO_API_KEY"'
     )
 
 

@@ -76,7 +76,7 @@ class Dataset:
         for split, examples in self.items():
             parts[split] = tuple(filter(has_reference, examples))
             if examples and not parts[split]:
-                hint = "name their column, or use a reward that needs none, such as judge"
+                hint = "name the reference column, or use a reward that needs none, such as judge"
                 raise DataError(f"no {split} row of {self.name} has a reference", hint=hint)
         return replace(self, **parts, left_out=len(self) - sum(map(len, parts.values())))
 
@@ -125,7 +125,7 @@ def complete_splits(
     if not missing:
         return dict(given)
     if "train" in missing:
-        raise DataError(f"{name} has no train split", hint="give at least 'train'")
+        raise DataError(f"{name} has no train split", hint="pass at least 'train'")
     parts: dict[Split, float] = {s: shares[s] for s in SPLITS if s == "train" or s in missing}
     title = f"the train split of {name}"
     return {**given, **draw_splits(given["train"], parts, seed, title, stratify=stratify)}
@@ -322,8 +322,8 @@ class DataCheck:
             if 0 < missing < self.counts[split]
         ]
         lines += [
-            f"{self.counts[split]} examples in {split} are {count} independent ones: rows of a "
-            "group, and inputs that are nearly the same, count as one."
+            f"Of the {self.counts[split]} examples in {split}, {count} are independent: rows in "
+            "the same group, or with nearly identical inputs, count as one."
             for split, count in self.independent.items()
         ]
         for split in self.counts:
@@ -332,12 +332,12 @@ class DataCheck:
                 firsts = [f"{id} ({n + 1} times)" for id, n in again.items()]
                 lines.append(
                     f"{plural(again.total(), 'example')} in {split} have the same input "
-                    f"as an earlier one: {', '.join(firsts[:_SHOWN])}{_more(firsts)}."
+                    f"as an earlier example: {', '.join(firsts[:_SHOWN])}{_more(firsts)}."
                 )
         if self.conflicts:
             lines.append(
                 f"{plural(len(self.conflicts), 'input')} with more than one target; no prompt can "
-                f"satisfy all: {'; '.join(map(str, self.conflicts[:_SHOWN]))}"
+                f"satisfy them all: {'; '.join(map(str, self.conflicts[:_SHOWN]))}"
                 f"{_more(self.conflicts)}."
             )
         if self.near:

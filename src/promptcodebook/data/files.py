@@ -111,7 +111,7 @@ def text_file(path: Path, *, utf8: bool = False) -> TextFile:
                 return TextFile(path, "utf-16")
             if b"\0" in raw[:_SAMPLE]:
                 encoding = "UTF-16LE" if raw.find(b"\0") % 2 else "UTF-16BE"
-                what = f"zero bytes: {encoding} text without a byte order mark, or no text at all"
+                what = f"zero bytes: {encoding} without a byte order mark, or not text at all"
                 raise row_fault(f"{path}:{number}", what, _by_hand(path, encoding))
             if raw.isascii():
                 continue
@@ -137,7 +137,7 @@ def _encoding_of(odd: bytes, path: Path) -> str:
     matches = from_bytes(odd, cp_isolation=encodings)
     best = matches.best()
     if best is None:
-        what = f"{path} is not UTF-8, and no other encoding that we know fits it"
+        what = f"{path} is not UTF-8, and no other known encoding fits it"
         raise DataError(what, hint=_by_hand(path, "ENCODING"))
     tied = {
         name
@@ -300,7 +300,7 @@ def read_csv(file: TextFile, header: bool | None = True, *, delimiter: str = "")
     """`header`: whether the first line names the columns; None = by its looks."""
     form = _csv_form(file, delimiter)
     table = grid(file.path.name, str(file.path), _csv_lines(file, *form), header=header)
-    bare = ("its quotation marks are text",) if form[1] == csv.QUOTE_NONE else ()
+    bare = ("quotation marks are read as plain text",) if form[1] == csv.QUOTE_NONE else ()
     return replace(table, notes=(*bare, *table.notes))
 
 
@@ -379,8 +379,8 @@ def _names_of(cells: Sequence[object], where: str, *, header: bool) -> tuple[str
 def _records(lines: Iterable[_Line], names: tuple[str, ...]) -> Iterator[SourceRow]:
     for where, cells in lines:
         if len(cells) < len(names) or any(cell not in ("", None) for cell in cells[len(names) :]):
-            what = f"{len(cells)} cells where the header names {len(names)} columns"
-            hint = "put cells that hold the delimiter or a line break in double quotes"
+            what = f"{len(cells)} cells, but the header names {len(names)} columns"
+            hint = "put double quotes around cells that contain the delimiter or a line break"
             raise row_fault(where, what, hint)
         values = (None if cell == "" else cell for cell in cells)
         yield SourceRow(where, dict(zip(names, values, strict=False)))
@@ -392,7 +392,7 @@ def grid(name: str, where: str, lines: Iterable[_Line], *, header: bool | None) 
     filled = (line for line in lines if any(cell not in ("", None) for cell in line[1]))
     first = list(islice(filled, _FIRST))
     if not first:
-        raise DataError(f"{where} is empty", hint="give it at least three examples")
+        raise DataError(f"{where} is empty", hint="add at least three examples")
     named = not _is_data([cells for _, cells in first]) if header is None else header
     place, head = first[0]
     names = _names_of(head, place, header=named)
@@ -404,7 +404,7 @@ def grid(name: str, where: str, lines: Iterable[_Line], *, header: bool | None) 
         if counts:
             names = tuple(each for each in names if each != column)
             rows = [SourceRow(r.where, {n: r.values[n] for n in names}) for r in rows]
-        fate = "is dropped: it only counts the rows" if counts else f"is called {column!r}"
+        fate = "is dropped: it only numbers the rows" if counts else f"is called {column!r}"
         notes.append(f"a column without a name {fate}")
     return Table(name, names, tuple(rows), tuple(notes), header=named)
 
@@ -442,7 +442,7 @@ def read_sheets(path: Path, header: bool | None) -> Tables:
     name, rows = next(iter(found.items()), ("", list[Any]()))
     table = _sheet(path.name, f"{path} {name}".strip(), rows, header)
     others = ", ".join(map(repr, list(found)[1:]))
-    notes = (f"the sheet {name!r} is read, but not {others}",) if others else ()
+    notes = (f"only the sheet {name!r} is read, not {others}",) if others else ()
     return replace(table, notes=(*notes, *table.notes))
 
 

@@ -232,7 +232,7 @@ def _lettered(
         texts.append("\n".join(f"{letter}) {choice}" for letter, choice in lines))
     fitting = {tuple(found[reading]): reading for reading in _READINGS if not faults[reading]}
     if not fitting:
-        what = f"{min(faults.values(), key=len)[0]} names no choice by letter, text or number"
+        what = f"{min(faults.values(), key=len)[0]} matches no choice's letter, text or number"
         raise DataError(what, hint="correct it, or read the rows unchanged: --form ''")
     if len(fitting) > 1:
         what = f"the answers can be read as {' and as '.join(fitting.values())}"

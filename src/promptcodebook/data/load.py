@@ -169,7 +169,7 @@ def _from_one(
     table: tabular.Table, columns: tabular.Columns
 ) -> tuple[Example, ...] | dict[Split, tuple[Example, ...]]:
     if not table.rows:
-        raise DataError(f"{table.name} is empty", hint="give it at least three examples")
+        raise DataError(f"{table.name} is empty", hint="add at least three examples")
     examples = tabular.read_examples(table, columns, {})
     if columns.split is None:
         return examples
@@ -295,7 +295,7 @@ def _read_splits(source: Mapping[object, object], header: bool | None) -> dict[s
         else:
             tables[split] = _read_object(part, split)
     if not tables:
-        raise DataError("the mapping of splits is empty", hint="give at least 'train'")
+        raise DataError("the mapping of splits is empty", hint="pass at least 'train'")
     return tables
 
 
@@ -314,7 +314,7 @@ def _read_object(source: object, name: str) -> tabular.Table:
         header = tabular.check_header(dataset.column_names or list(found[0] if found else ()), name)
         return tabular.numbered(name, header, found)
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
-        hint = "hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset"
+        hint = "pass a path, a list of dicts, a pandas DataFrame or a datasets.Dataset"
         raise DataError(f"cannot read data from {type(source).__name__!r}", hint=hint)
     records = list[tabular.SourceRow]()
     for number, record in enumerate(cast("Sequence[object]", source)):

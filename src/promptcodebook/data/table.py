@@ -123,7 +123,7 @@ def table_of(
     """The rows with the union of their columns. Raises DataError when there are none and `empty`
     names the source."""
     if empty and not rows:
-        raise DataError(f"{empty} is empty", hint="give it at least three examples")
+        raise DataError(f"{empty} is empty", hint="add at least three examples")
     columns = dict.fromkeys(column for row in rows for column in row.values)
     return Table(name, tuple(columns), tuple(rows), notes)
 
@@ -173,7 +173,7 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
                 f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
                 hint=f"its columns are {there}: set --{option} or data.{option} ({option}= in "
                 "Python) to one"
-                + (" or, without references, to none (None)" if option == "target" else ""),
+                + (" or to none (None) if there are no references" if option == "target" else ""),
             )
     return tuple(_make_example(row, columns, template, seen) for row in table.rows)
 
@@ -244,7 +244,7 @@ def _example_id(
     name = str(value).strip()
     if name in seen:
         hint = "make ids unique over all splits, or leave the id column out"
-        raise row_fault(row.where, f"the id {name!r} is used at {seen[name]} already", hint)
+        raise row_fault(row.where, f"the id {name!r} is already used at {seen[name]}", hint)
     return name
 
 
@@ -263,7 +263,7 @@ def _read_chat(value: object, column: str, where: str) -> Example:
         hint = "roles are system, user, assistant, tool; content is text or a list of parts"
         raise row_fault(where, str(error), hint) from None
     if (last := messages[-1].role) not in ("user", "tool"):
-        hint = "end it with a user message; the wanted reply belongs in the target column"
+        hint = "end it with a user message, and put the expected reply in the target column"
         raise row_fault(where, f"the chat ends with a message of role {last}", hint)
     text = "\n\n".join(f"{m.role}: {m.content}" for m in messages)
     bodies = [m.body for m in messages if m.body]

@@ -140,7 +140,7 @@ async def _agent(plan: assembly.Plan) -> list[Diagnosis]:
         tried = await assembly.try_agent(plan)
     except PcoError as error:
         return [_failure_finding("agent", error)]
-    what = "a run on made-up replies shows that its prompt has a place"
+    what = "a trial with dummy replies found where its prompt goes"
     return [Diagnosis("agent", "ok", what)] if tried else []
 
 
@@ -155,7 +155,7 @@ async def _reward(plan: assembly.Plan) -> tuple[Diagnosis, assembly.RewardTrial]
             f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None
         )
         what = "; ".join((*values, *trial.warnings))
-    again = f"{_data_check(plan)}, and read the reward again"
+    again = f"{_data_check(plan)}, and reread the reward"
     level, step = ("warn", again) if trial.warnings else ("ok", "")
     return Diagnosis("reward", level, what, step), trial
 
@@ -221,7 +221,7 @@ def _prices(config: Config, specs: list[str]) -> Diagnosis:
         return Diagnosis("prices", "ok", "known for every model")
     what, step = f"unknown for {', '.join(unknown)}", f"in pco.toml: {price_lines(unknown[0])}"
     if config.budget.usd is not None:
-        return Diagnosis("prices", "fail", f"{what}, so budget.usd cannot be kept", step)
+        return Diagnosis("prices", "fail", f"{what}, so budget.usd cannot be enforced", step)
     return Diagnosis("prices", "ok", f"{what}: costs are shown as unknown", step)
 
 
@@ -244,8 +244,8 @@ def _look_at_untrusted(config: Config, asked: bool) -> Diagnosis | None:
     shared = [role for role in others if address(config.model_of(role)) == address(spec)]
     if not shared:
         return Diagnosis("endpoint", "ok", "no other role shares its endpoint")
-    what = f"shared with {', '.join(shared)}: all their messages, even the input, reach it too"
-    step = "give the untrusted role an endpoint of its own: roles.untrusted.model"
+    what = f"shared with {', '.join(shared)}: it also gets all their messages, even the input"
+    step = "give the untrusted role its own endpoint: roles.untrusted.model"
     return Diagnosis("endpoint", "warn", what, step)
 
 
@@ -301,10 +301,10 @@ async def rehearse(
     trace, counts = rehearsed.trace, rehearsed.counts
     found = [*_forward(trace, plan, tried), *_backward(trace, config)]
     if count := counts.values[Incident.MALFORMED]:
-        what = f"{count} were not in the required form; they were repaired or asked for again"
+        what = f"{count} lacked the required form, and were repaired or requested again"
         found.append(Diagnosis("replies", "warn", what, "a more capable model needs fewer calls"))
     if counts.values[Incident.PROMPT_FALLBACKS]:
-        what = "its reply was cut or empty twice; the instincts are used verbatim as the prompt"
+        what = "its reply was truncated or empty twice; the prompt uses the instincts verbatim"
         step = "raise roles.generator.max_tokens, or set compose = verbatim"
         found.append(Diagnosis("generator", "warn", what, step))
     groups = [DiagnosisGroup(title, tuple(found))]
@@ -337,19 +337,19 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
     config, rollout, findings = plan.config, trace.rollout, list[Diagnosis]()
     route = rollout.route
     if config.learns_routes:
-        asked = "no model is asked" if config.router.features == "words" else "its model embeds"
-        what = f"its routes are learned from outcomes, and {asked} for them"
+        by = "without model calls" if config.router.features == "words" else "using embeddings"
+        what = f"its routes are learned from outcomes, {by}"
         findings.append(Diagnosis("router", "ok", what))
     elif route is not None and route.fallback:
         what = "no reply held a valid route; the best-rated instincts are used instead"
-        step = "try another model for it: roles.encoder.model"
+        step = "try a different model: roles.encoder.model"
         findings.append(Diagnosis("encoder", "warn", what, step))
     elif route is not None:
         when = "after being asked again" if route.repaired else "at once"
         findings.append(Diagnosis("encoder", "ok", f"routes {when}"))
     if rollout.failure is not None:
         return [*findings, _broken(rollout.failure)]
-    asked = "" if config.compose == "generator" else ", the instincts as they are"
+    asked = "" if config.compose == "generator" else ", the instincts verbatim"
     length = f"a prompt of {count_words(rollout.prompt)} words{asked}"
     answer = f"an answer of {plural(count_words(rollout.output), 'word')}"
     answered = Diagnosis("executor", "ok", answer)
@@ -360,8 +360,8 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
     reward = Diagnosis("reward", "ok", f"{rollout.reward:g} for this answer")
     values = {rollout.reward, *(score and score.value for _, score in tried.scores)}
     if len(tried.scores) > 1 and values == {config.reward_range[0]}:
-        what = f"{reward.what}, the reference and nonsense all earn the lowest reward"
-        step = f"{_data_check(plan)}, and read the reward again"
+        what = f"{reward.what}; the reference and nonsense get the lowest reward too"
+        step = f"{_data_check(plan)}, and reread the reward"
         reward = Diagnosis("reward", "warn", what, step)
     return [*findings, Diagnosis("generator", "ok", length), answered, reward]
 
@@ -385,7 +385,7 @@ def _backward(trace: Trace, config: Config) -> list[Diagnosis]:
 
 def _broken(failure: Failure) -> Diagnosis:
     part = _PARTS.get(failure.stage, failure.stage)
-    another = f"nothing can be learned from such replies; try another model: roles.{part}.model"
+    another = f"nothing can be learned from such replies; try a different model: roles.{part}.model"
     what = f"{failure.kind}: {failure.message}"
     return Diagnosis(part, "fail", what, failure.hint or another)
 
@@ -460,17 +460,17 @@ def _carried(
     better, and what to do about roles that are weak with both."""
     own, shots, findings = by_set[config.templates], by_set.get(_SHOTS, {}), list[Diagnosis]()
     for role, fault in own.items():
-        what = fault or "carries it"
+        what = fault or "its model can fill this role"
         if fault and role in shots and shots[role] is None:
-            what += f"; fills it with the templates {_SHOTS}"
+            what += f"; can fill this role with the {_SHOTS} templates"
         findings.append(Diagnosis(f"role {role}", "warn" if fault else "ok", what))
     weak = {name: [r for r, fault in each.items() if fault] for name, each in by_set.items()}
     best = min(weak, key=lambda name: len(weak[name]))  # the user's own, where both are alike
     if not weak[config.templates]:
         return tuple(findings)
-    what, steps = f"weak as {', '.join(weak[config.templates])}", list[str]()
+    what, steps = f"weak roles: {', '.join(weak[config.templates])}", list[str]()
     if best != config.templates:
-        what += f"; with the templates {best} as {', '.join(weak[best]) or 'none'}"
+        what += f"; with the {best} templates: {', '.join(weak[best]) or 'none'}"
         steps.append(f"--set templates={best}")
     if weak[best]:
         models = " ".join(f"--set roles.{role}.model=SPEC" for role in weak[best])
@@ -494,14 +494,15 @@ async def _encoder(rehearsed: Rehearsed) -> str | None:
         found, _, _ = await composer.route(plain, fresh, Example(f"doctor {index}", asked), draws)
         right += not found.fallback and found.indices == (index,)
     if right < _FOUND * len(_PLAIN):
-        return f"weak: its routes are valid, and right for {right} of {len(_PLAIN)} plain inputs"
+        few = f"{right} of {len(_PLAIN)} plain inputs"
+        return f"weak: its routes are valid, but correct for only {few}"
     return None
 
 
 def _generator(rehearsed: Rehearsed) -> str | None:
     rollout = rehearsed.trace.rollout
     if rehearsed.counts.values[Incident.PROMPT_FALLBACKS]:
-        return "weak: its prompt was cut or empty twice"
+        return "weak: its prompt was truncated or empty twice"
     assert rollout.route is not None, "a prompt was composed for a route"
     texts, words = rehearsed.state.parameters.codebook.texts, long_words(rollout.prompt, _LONG)
     kept, count = 0, len(rollout.route.indices)
@@ -517,21 +518,21 @@ def _critic(rehearsed: Rehearsed) -> str | None:
         return f"weak: {trace.failure.kind if trace.failure else 'no verdict'}"
     one = rehearsed.assembled.config.critic.stages == 1
     if rehearsed.repeats([trace.verdict.feedback], "critic_one" if one else "critic"):
-        return "weak: its critique repeats the words it was asked with"
+        return "weak: its critique repeats the words of the request"
     if rehearsed.failed and not trace.verdict.feedback.strip():
-        return "weak: it finds nothing wrong with an answer that earned too little"
+        return "weak: it finds nothing wrong with an answer below the full reward"
     return None
 
 
 def _attribution(rehearsed: Rehearsed) -> str | None:
     trace, gradients = rehearsed.trace, rehearsed.trace.gradients
     if trace.verdict is None or trace.failure is not None:
-        return f"weak: {trace.failure.kind if trace.failure else 'there was no verdict to split'}"
+        return f"weak: {trace.failure.kind if trace.failure else 'no verdict to attribute'}"
     complaints = [gradients.encoder, gradients.generator, *gradients.codebook.values()]
     if rehearsed.failed and not any(complaints):
-        return "weak: it blames no part for an answer that earned too little"
+        return "weak: it blames no part for an answer below the full reward"
     if rehearsed.repeats(complaints, "attribution"):
-        return "weak: what it blames repeats the words it was asked with"
+        return "weak: its blame repeats the words of the request"
     return None
 
 

@@ -91,7 +91,7 @@ async def probe(
         if findings[-1].level != "fail":
             what = "the endpoint counts tokens itself"
             if await endpoint.count_tokens("one two three") is None:
-                what = "not offered; lengths are the reported prompt tokens, or an estimate"
+                what = "not offered; lengths are reported prompt tokens or estimates"
             findings.append(Diagnosis("tokenizer", "ok", what))
     return DiagnosisGroup(spec_text, tuple(findings))
 
@@ -136,11 +136,11 @@ async def _by_calls(lm: LM, clock: Callable[[], float]) -> list[Diagnosis]:
     usage = Diagnosis("usage", "ok", "token counts are reported")
     if first.estimated:
         what = f"no token counts are reported; ours are an {TOKENIZER}"
-        usage = Diagnosis("usage", "warn", what, "give budgets in calls or time rather than tokens")
+        usage = Diagnosis("usage", "warn", what, "set budgets in calls or time, not tokens")
     called = Diagnosis("call", "ok", f"a short reply takes {took:.2f} s")
     if not (strip_think(first.text) or first.tool_calls):
-        what = f"{called.what} and holds no text: {first.usage.completion_tokens} tokens of its "
-        what += f"{_SHORT} were thoughts, or nothing came"
+        what = f"{called.what} but contains no text: {first.usage.completion_tokens} of {_SHORT} "
+        what += "tokens went to thinking, or the reply was empty"
         step = "switch its thinking off in roles.ROLE.extra, or give each role a larger max_tokens"
         called = Diagnosis("call", "warn", what, step)
     findings = [called, usage]
@@ -183,13 +183,13 @@ def _ask(text: str, *, cap: int, schema: Schema | None = None, drawn: bool = Fal
 async def _structured(lm: LM) -> tuple[str, ...]:
     asked = _ask("Reply with the single word: hello", cap=512, schema=_SCHEMA)
     reply = await lm(asked)
-    step = "replies are parsed, repaired and re-asked; nothing to do"
+    step = "pco parses and repairs replies, or asks again; nothing to do"
     if "response_format" in reply.dropped:
-        return "refused: the endpoint takes no schema, so prompts show it", step
+        return "refused: the endpoint accepts no schema, so prompts include it", step
     # Only the object itself counts: a model that chats about the schema was not made to obey it.
     text = "".join(strip_fence(strip_think(reply.text)).split())
     if text == f'{{"code":"{_TOKEN}"}}':
-        return ("enforced: a schema decides the reply's form",)
+        return ("enforced: replies follow the schema",)
     return "accepted and ignored: a schema changes nothing", step
 
 
@@ -206,10 +206,10 @@ async def _length_cap(lm: LM) -> tuple[str, ...]:
     reply = await lm(_ask("Count from 1 to 200, one number a line.", cap=8))
     tokens = reply.usage.completion_tokens
     if reply.finish == "length":
-        return ("max_tokens is obeyed, and a cut reply says so",)
+        return ("max_tokens is obeyed, and truncated replies say so",)
     if reply.estimated or tokens <= 8:
         return ("the reply stayed within max_tokens by itself",)
-    step = "a budget of tokens or money can be exceeded here; give one in calls"
+    step = "a token or money budget can be exceeded here; set a budget in calls"
     return f"ignored: {tokens} tokens came back where 8 were allowed", step
 
 
@@ -217,8 +217,8 @@ async def _prefix_cache(lm: LM) -> tuple[str, ...]:
     replies = [await lm(_ask(f"{_LONG}\nReply with: {word}", cap=16)) for word in ("one", "two")]
     usage = replies[1].usage
     if not usage.cached_prompt_tokens:
-        return ("no cached tokens are reported; all count in full",)
-    return (f"{usage.cached_prompt_tokens} of {usage.prompt_tokens} prompt tokens came from it",)
+        return ("no cached tokens are reported, so all count in full",)
+    return (f"{usage.cached_prompt_tokens} of {usage.prompt_tokens} prompt tokens were cached",)
 
 
 async def _concurrency(lm: LM, clock: Callable[[], float]) -> tuple[str, ...]:

@@ -270,25 +270,25 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
     )
     few = verdict_remark(len(plan.judged), independent(plan.judged)) or budget_remark(plan)
     yield from filter(None, (select_remark(config), few))
-    scaled = "" if part == whole else f": {part.rollouts} rollouts of training, scaled up"
+    scaled = "" if part == whole else f", scaled up from {part.rollouts} training rollouts"
     yield f"the counts are from a dry run with dummy replies and rewards{scaled}"
     yield (
         f"low / expected / high: {manners('solved', 100)} % of the answers get the full reward, "
-        f"and for the others {manners('blamed', 100)} % of the parts that can be blamed are"
+        f"and in the others {manners('blamed', 100)} % of the possible parts are blamed"
     )
     if plan.dataset.val and config.validation.every:
-        yield "low: training ends as early as validation.patience and target_score let it"
+        yield "low: training ends as soon as validation.patience and target_score allow"
     yield (
-        f"a typical answer has {ANSWER} tokens, or max_tokens if less. Replies may be "
-        f"{OTHER_REPLIES:g} times longer or shorter, prompts {OTHER_PROMPTS:g} times; a model that "
-        "thinks aloud may exceed the high estimate"
+        f"a typical answer has {ANSWER} tokens, or max_tokens if that is less. Replies can be "
+        f"{OTHER_REPLIES:g} times longer or shorter, and prompts {OTHER_PROMPTS:g} times. A "
+        "model that writes out its thinking may exceed the high estimate"
     )
     yield f"tokens are an {TOKENIZER}; the model's tokenizer may count a third more or less"
     yield "no reply comes from the cache, and no call fails"
     if isinstance(plan.task.program, AgentProgram) and not plan.task.program.stages:
         yield (
-            f"your executor is counted as {USUAL.agent_calls} call per answer, {MUCH.agent_calls} "
-            "in the high estimate"
+            f"your executor is assumed to make {USUAL.agent_calls} call per answer "
+            f"({MUCH.agent_calls} in the high estimate)"
         )
     unknown = sorted({share.model for share in made.roles if share.usd is None})
     if unknown:
@@ -297,6 +297,6 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
         limit, need = getattr(config.budget, name), getattr(made.total, name)
         if limit is not None and need is not None and limit < need.expected:
             yield (
-                f"budget.{name} = {limit:g} lies below the {need.expected:g} expected: the run "
+                f"budget.{name} = {limit:g} is below the {need.expected:g} expected: the run "
                 "will stop there, and can be resumed"
             )

@@ -108,7 +108,7 @@ class ComposedProgram(_dspy.Module):
         try:
             text = json.dumps(state[_STATE]["policy"])
         except (KeyError, TypeError):
-            hint = "load one that a program compiled by PCO saved, or a bare student's own"
+            hint = "load a program that PCO compiled, or load this one into the bare student"
             message = "the saved program contains no policy of promptcodebook"
             raise PolicyError(message, hint=hint) from None
         file = parse_policy_file(text, "the policy in the saved program")
@@ -198,7 +198,7 @@ def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
 def require_student(student: Any) -> None:
     kind = type(cast("object", student)).__name__
     if not isinstance(student, _dspy.Module) or isinstance(student, ComposedProgram):
-        hint = "give a dspy.Module; for a program that PCO composed, its .student"
+        hint = "pass a dspy.Module; if PCO composed the program, pass its .student"
         raise ConfigError(f"a {kind} cannot be compiled by PCO", hint=hint)
     if not student.predictors():
         hint = "make them in its __init__, e.g. self.answer = dspy.Predict('question -> answer')"

@@ -172,9 +172,9 @@ class BudgetGate:
             return
         self.prices.require(models)
         if self.ledger.total.cost is None:
-            message = "a money budget cannot be kept: earlier calls of this run have no known price"
+            message = "a money budget needs prices, and earlier calls of this run have none"
             raise errors.ConfigError(
-                message, hint="give the budget in tokens or calls, or start a new run"
+                message, hint="set the budget in tokens or calls, or start a new run"
             )
 
     def stop(self, reason: errors.Stop) -> None:
@@ -192,9 +192,9 @@ class BudgetGate:
             raise errors.ConfigError(f"the executor reported the usage {own!r}", hint=hint)
         usage = replace(own, calls=own.calls or int(own.tokens > 0), cost=own.cost or None)
         if self._limits.usd is not None and usage.cost is None:
-            message = "a money budget cannot be kept: the executor reports calls without their cost"
+            message = "a money budget needs costs, and the executor reports calls without them"
             raise errors.ConfigError(
-                message, hint="report it in USD, or give the budget in tokens or calls"
+                message, hint="report them in USD, or set the budget in tokens or calls"
             )
         self.ledger.end(self.ledger.begin("executor", usage), usage)
         if not self._in_flight and (passed := self._limit_passed(Usage())):
@@ -229,7 +229,7 @@ class BudgetGate:
             message = f"role {request.role} has no length cap"
             hint = f"set roles.{request.role}.max_tokens in pco.toml"
             raise errors.ConfigError(
-                f"{message}, so no token or money budget can be kept", hint=hint
+                f"{message}, so no token or money budget can be enforced", hint=hint
             )
         if limits.usd is not None:
             self.prices.require([request.model])
@@ -283,8 +283,8 @@ class BudgetGate:
         if self._seconds_left() > 0.0:
             return ""
         kept = self._kept.seconds or 0.0
-        back = f"; {kept:.0f} s kept for the verdict" if kept else ""
-        return f"{self._limits.seconds:g} seconds ({self._elapsed():.0f} s gone{back})"
+        back = f"; {kept:.0f} s reserved for the verdict" if kept else ""
+        return f"{self._limits.seconds:g} seconds ({self._elapsed():.0f} s elapsed{back})"
 
     def _limit_passed(self, most: Usage) -> str:
         """The limit that this call could pass, and how much of it is spent; or ''."""
@@ -293,7 +293,7 @@ class BudgetGate:
         ahead, paid = self._reserved + _priced(most), spent.cost or 0.0
 
         def back(amount: object, is_kept: float) -> str:
-            return f"; {amount} kept for the verdict" if is_kept else ""
+            return f"; {amount} reserved for the verdict" if is_kept else ""
 
         if limits.calls is not None and spent.calls + ahead.calls > limits.calls - calls:
             return f"{limits.calls} calls ({spent.calls} made{back(calls, calls)})"

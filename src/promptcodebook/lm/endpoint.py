@@ -339,7 +339,7 @@ class Endpoint:
     async def _refusal(self, status: int, body: wire.ErrorBody, request: Request) -> LMError:
         names_model = "model" in body.all.lower()
         if request.embeds and status in _NO_SUCH_PLACE and not names_model:
-            what = f"{self._where.base_url} makes no embeddings (HTTP {status})"
+            what = f"{self._where.base_url} offers no embeddings (HTTP {status})"
             return wire.no_embeddings(what, replace(request, model=self._where.model))
         if body.code == "model_not_found" or (status == 404 and names_model):
             try:

@@ -380,7 +380,7 @@ class FormSearch:
         elif where.base_url.startswith("http"):
             error.hint = f"{where.curl} sends the smallest possible request"
         else:
-            error.hint = f"--set roles.{role}.model=SPEC, with another model"
+            error.hint = f"--set roles.{role}.model=SPEC, with a different model"
 
     def _after(self, quirks: Quirks, name: str) -> Quirks | None:
         theirs = _field(name, self.theirs) is not None
@@ -412,7 +412,7 @@ class KnownForms:
         """Takes note of a form that was accepted."""
         if search.quirks is not self.quirks and search.first:
             self.quirks = search.quirks
-            _log.info("requests are sent in a different form from now on: %s", search.quirks)
+            _log.info("from now on requests are sent in a different form: %s", search.quirks)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -159,7 +159,7 @@ def _parse_url(text: str) -> Spec:
         message = "cannot read the model's address: host or port is malformed"
         raise ConfigError(message, hint=f"write {_forms()}") from None
     if parts.query:
-        hint = "keys belong in PCO_API_KEY, further body fields in roles.ROLE.extra"
+        hint = "put keys in PCO_API_KEY, and other body fields in roles.ROLE.extra"
         raise ConfigError(f"the address at {parts.netloc} contains a query after '?'", hint=hint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"cannot read the address {text!r}", hint=f"write {_forms()}")
@@ -241,7 +241,7 @@ def read_key(
         if value and value.isascii() and value.isprintable() and " " not in value:
             return ApiKey(name, value, header)
         if value:
-            message = f"the key in {name} contains characters that no key has"
+            message = f"the key in {name} contains characters not allowed in a key"
             raise ConfigError(message, hint=f"set {name} again, without spaces or line breaks")
     return None
 

@@ -298,7 +298,7 @@ class Models:
 
     def interrupt(self) -> None:
         """Start no new call; calls in flight finish, and are kept where `keeps`."""
-        hint = f"begin again{'; what was paid for so far is kept' if self.keeps else ''}"
+        hint = f"start again{'; everything paid for so far is kept' if self.keeps else ''}"
         self.budget.stop(Interrupted("interrupted by the user", hint=hint))
 
     def by_role(self) -> dict[Role, str]:
@@ -384,7 +384,7 @@ class Roles:
         asked = replace(request, model=model, sampling=sampling, sample=sample)
         reply = await self._inner(asked)
         if reply.tool_calls and not reply.text.strip() and "tools" not in sampling.extra:
-            message = f"the {request.role} reply of {model} calls a tool where text was expected"
+            message = f"the {request.role} reply from {model} calls a tool where text was expected"
             hint = f"name the tools in roles.{request.role}.extra, or switch them off at the server"
             error = ParseError(message, hint=hint, role=request.role, model=model)
             error.usage = reply.usage

@@ -129,8 +129,8 @@ class Ask:
             return TypedReply(value, reply, reply.usage, wrong)
 
         answer = await self._twice(request, once, "the single line")
-        hint = f"another model for it: roles.{request.role}.model"
-        return self._required(request, answer, "line of the form asked for", hint)
+        hint = f"choose a different model: roles.{request.role}.model"
+        return self._required(request, answer, "line of the required form", hint)
 
     def _required(
         self, request: Request, answer: TypedReply[T | None], form: str, hint: str
@@ -138,12 +138,12 @@ class Ask:
         """The answer, which has a value. Raises ParseError or TruncatedReply when it has none."""
         if answer.value is not None:
             return cast("TypedReply[T]", answer)
-        where = f"{request.role} reply of {request.model or 'the model'}"
+        where = f"{request.role} reply from {request.model or 'the model'}"
         kind: type[LMError] = TruncatedReply
-        what = f"was cut at its length cap twice, before its {form} was complete"
+        what = f"was cut off twice at its length cap, before its {form} was complete"
         if not answer.truncated:
             self._count(Incident.PARSE_FAILED, answer.reply)
-            kind, what = ParseError, f"never became a {form}: {answer.fault}"
+            kind, what = ParseError, f"was not a {form} in two attempts: {answer.fault}"
         else:
             hint = f"raise roles.{request.role}.max_tokens"
         error = kind(f"the {where} {what}", hint=hint, role=request.role, model=request.model)

@@ -87,7 +87,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
         calls: tuple[Any, ...] = tuple(message.get("tool_calls") or ())
         usage = told_usage(tree.get("usage"), seconds)
     except (KeyError, IndexError, TypeError, AttributeError):
-        raise Malformed("it holds no choices[0].message") from None
+        raise Malformed("it has no choices[0].message") from None
     if isinstance(content, list):
         # Some servers answer in parts, as requests may be written.
         parts = cast("list[object]", content)
@@ -100,7 +100,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     # What the model wrote aside, and was paid for, where the server shows it.
     aside = next((each for each in asides if isinstance(each, str)), "")
     if (tree.get("error") or choice.get("error")) and not (text or aside or calls or usage):
-        raise Malformed("it holds an error in place of a reply")
+        raise Malformed("it contains an error instead of a reply")
     counted = usage or count_usage(request, in_words(text + aside, calls), seconds)
     about = {"role": request.role, "model": request.model}
     server = request.model or "the provider"
@@ -112,7 +112,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
         raise error
     if reason == "content_filter" and not (text or calls):
         why = _why(choice)[:_LONGEST_REASON]
-        what = f"a filter of {server} withheld the reply ({why})"
+        what = f"a filter on {server} blocked the reply ({why})"
         hint = "reword the input, or leave the example out; some providers accept safety settings"
         error = errors.ReplyWithheld(what, hint=hint, **about)
         error.usage = counted
@@ -160,7 +160,7 @@ def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
         vector = tuple(round(float(each), _DECIMALS) for each in numbers)
         counts = tree.get("usage")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
-        raise Malformed("it holds no data[0].embedding of numbers") from None
+        raise Malformed("it has no list of numbers at data[0].embedding") from None
     if not vector or not all(map(math.isfinite, vector)):
         raise Malformed("its embedding is empty or not finite")
     # Nothing is written, and some servers leave that out.
@@ -427,7 +427,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     told = status in (400, 403, 429) and re.search(empty, body.message, re.I) is not None
     if status == 402 or told or {body.code, body.kind} & {*dialects()["no_credit"]["codes"]}:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
-        other = f", or put a different key into {where.key.name}" if where.key is not None else ""
+        other = f", or set {where.key.name} to a different key" if where.key is not None else ""
         hint = f"top up the account{other}"
     elif status in (429, 503, 529):
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
@@ -437,7 +437,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
         kind, hint = errors.AuthRefused, _key_hint(where)
     elif 300 <= status < 400:
         what = f"{where.base_url} redirects elsewhere; the key is not sent there"
-        hint = "name the final address in --lm"
+        hint = "pass the final address to --lm"
     elif status == 413:
         hint = "the request is too large for this server"
     elif status in (404, 405):
@@ -455,7 +455,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
 
 def _key_hint(where: ModelAddress) -> str:
     if where.key is not None:
-        return f"the key in {where.key.name} was refused: set another one"
+        return f"the key in {where.key.name} was refused: set a different one"
     if not where.key_names:
         return "set the variable that holds this provider's key"
     return f"no key was sent: export {' or '.join(where.key_names)}=..."
@@ -464,7 +464,7 @@ def _key_hint(where: ModelAddress) -> str:
 def no_embeddings(what: str, request: Request) -> RequestRefused:
     """The error where embeddings were asked for and there are none; says what to set instead."""
     instead = "router.images = false" if request.messages[0].media else "router.features = 'words'"
-    hint = f"{instead}, or name a model that does in roles.encoder.model"
+    hint = f"{instead}, or set roles.encoder.model to a model that does"
     return RequestRefused(what, hint=hint, role=request.role, model=request.model)
 
 
@@ -473,7 +473,7 @@ def missing_model(where: ModelAddress, known: Sequence[str]) -> errors.ModelNotF
     name = where.model or "(none named)"
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
     message = f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}"
-    hint = f"name one that it lists: {listed}" if listed else where.doctor
+    hint = f"use one of its models: {listed}" if listed else where.doctor
     return errors.ModelNotFound(message, hint=hint, model=where.model)
 
 
@@ -489,7 +489,7 @@ def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMErr
             kind, what = errors.CallTimeout, f"{at} did not answer in time"
             hint = "raise timeout in pco.toml, or lower concurrency"
         case Incident.DROPPED:
-            what = f"{at} broke the connection in the middle of a call"
+            what = f"{at} dropped the connection during a call"
         case _:
             what = f"{at} sent a body that is not a chat completion"
     about = f" ({replace(where, private=False).clean(detail)})" if detail else ""  # our words

@@ -134,7 +134,7 @@ class Rescore:
         both = [(a.reward, b.reward) for a, b in pairs]
         known = [(a, b) for a, b in both if a is not None and b is not None]
         if len(known) * 2 < len(pairs):
-            return f"{len(pairs) - len(known)} of {len(pairs)} examples could not be run again"
+            return f"{len(pairs) - len(known)} of {len(pairs)} examples could not be rerun"
         if not known:
             return None
         old, new = (sum(column) / len(known) for column in zip(*known, strict=True))

@@ -199,16 +199,16 @@ def answers_remark(count: int, *, cut: int, empty: int, cap: int | None = None) 
     A server may keep to itself what a model thinks, so that an answer of thoughts is empty."""
     at = f" of {cap:,} tokens" if cap is not None else ""
     if 2 * cut > count:
-        thoughts = f", {empty} of them before their first word (thoughts count)" if empty else ""
+        thoughts = f", {empty} of them before any text (thoughts count too)" if empty else ""
         return (
             f"{cut} of {count} answers hit their cap{at}{thoughts}: raise "
             "roles.executor.max_tokens."
         )
     if 2 * empty > count:
         return (
-            f"{empty} of {count} answers came without text (thoughts alone, or nothing), and {cut} "
+            f"{empty} of {count} answers had no text (only thoughts, or nothing), and {cut} "
             f"hit their cap{at}: switch the model's thinking off in roles.executor.extra, raise "
-            "roles.executor.max_tokens, or name another roles.executor.model."
+            "roles.executor.max_tokens, or set a different roles.executor.model."
         )
     return ""
 

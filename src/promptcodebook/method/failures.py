@@ -103,7 +103,7 @@ class FailureWatch:
         self._rewrites.extend(rewrites)
         lasting = [r.failure for r in rewrites if r.failure is not None and r.failure.lasting]
         if lasting and len(lasting) == len(rewrites):
-            what = f"the updater cannot be asked for any of {len(lasting)} rewrites"
+            what = f"all {len(lasting)} requests to the updater failed"
             raise _fruitless(what, lasting[0], ())
         failures = [r.failure for r in self._rewrites if r.failure is not None]
         if len(failures) * 2 > self._window:

@@ -139,7 +139,7 @@ class Initialiser:
         told = {place_in(instinct.text) for instinct in given}
         tools = [text for text in self.tools if place_in(text) not in told]
         if tools and (size := len(given) + len(tools)) > config.size:
-            what = f"a codebook of {config.size} cannot hold {len(tools)} tools besides the rest"
+            what = f"size = {config.size} cannot hold {len(given)} instincts and {len(tools)} tools"
             raise ConfigError(what, hint=f"set size = {size}")
         instincts, origins = _fill(given, self.templates, config, tools)
         statistics = earlier.statistics or RoutingStatistics.fresh(len(given))
@@ -243,7 +243,7 @@ def _fill(
     if len(kept) < config.size:
         raise ConfigError(
             f"only {len(kept)} different instincts for a codebook of size {config.size}",
-            hint="set init.kind = 'random' to have a model write them, give more in "
+            hint="set init.kind = 'random' to have a model write them, add more to "
             f"init.instincts, or set size = {len(kept)}",
         )
     chosen = list(kept.values())[: config.size]

@@ -255,7 +255,7 @@ def copy_templates(target: Path, name: str = "default") -> list[Path]:
             (target / file).write_text(text, "utf-8")
     except OSError as error:
         what = f"cannot write the templates to {target}: {error.strerror}"
-        raise ConfigError(what, hint="name a folder that can be written to") from error
+        raise ConfigError(what, hint="name a writable folder") from error
     return [target / file for file in texts]
 
 
@@ -263,7 +263,7 @@ def _unknown_set(name: object, where: str = "") -> ConfigError:
     known = template_sets()
     return ConfigError(
         f"{where}unknown set of templates {name!r}{did_you_mean(str(name), known)}",
-        hint=f"choose one of: {', '.join(known)}; a folder is written with a slash: './mine'",
+        hint=f"choose one of: {', '.join(known)}; write a folder with a slash: './mine'",
     )
 
 
@@ -287,7 +287,7 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
                 raise ConfigError(what, hint=f"edit {file}") from None
             continue
         if not text.strip():
-            hint = "delete it to use the text of the set below it"
+            hint = "delete it to use the base set's text"
             raise ConfigError(f"{file} is empty", hint=hint)
         if name in _places():
             check_template(name, text, str(file))
@@ -301,7 +301,7 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
     other = manifest.get("instinct_errors", tree["instinct_errors"]) != tree["instinct_errors"]
     for name in ("attribution", "critic_one"):  # their replies blame instincts
         if other and name not in own:
-            what = f"instinct_errors is not what the {name}.md of the set {base_name!r} asks for"
+            what = f"instinct_errors does not match {name}.md in the set {base_name!r}"
             hint = f"write {folder / name}.md, or delete that key"
             raise ConfigError(f"{where}: {what}", hint=hint)
     return {**sources, **own}, merge(tree, manifest)

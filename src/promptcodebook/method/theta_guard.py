@@ -56,7 +56,7 @@ class ThetaGuard:
             (Incident.ROUTE_REPAIRS, -sum(route.repaired for route in asked)),
         ):
             self.tally(incident, count)
-        reason = f"{fell} of {total} routes fell back with it, more than {most:.0%}"
+        reason = f"with it, {fell} of {total} routes fell back, more than {most:.0%}"
         theta = state.parameters.encoder
         back = Rewrite("encoder", theta, trial.before, "", True, reason, origin="trial")
         parameters = replace(state.parameters, encoder=trial.before)

@@ -210,6 +210,6 @@ class Updater:
         words, cap = count_words(text), word_cap(self.config.update, k)
         if words > cap and (shorter := cut_at_sentence(text, cap)):
             self.tally(Incident.REWRITES_CUT)
-            text, cut = shorter, f"cut at a sentence's end, from {words} words"
+            text, cut = shorter, f"shortened from {words} words, at the end of a sentence"
         reason = self.check(k, text, before, pending.others)
         return replace(rewrite, after=text, kept=reason is None, reason=reason or cut)

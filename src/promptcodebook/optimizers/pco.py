@@ -80,7 +80,7 @@ class PCO:
             if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
                 policy = policy.with_about(**{row.name: row.prompter.text})
         beware = (
-            "Be careful before you deploy the learned policy: every state of this run holds a text "
+            "Review the learned policy before you deploy it: every state of this run has a text "
             f"that the safety rules refuse ({harm})."
         )
         deployed = Deployed(learner.composer, best.parameters, best.statistics)
@@ -106,7 +106,7 @@ def build_learner(assembled: Assembled) -> Learner:
     if blind and config.explore.policy == "none":
         raise ConfigError(
             "encoder.mode = 'none' leaves only exploration, and explore.policy = 'none' forbids it",
-            hint="set one of the two to something else",
+            hint="change one of them",
         )
     train, trial = assembled.dataset.train, assembled.trial()
     composer = assembled.composer(assembled.plan.prompt_stages)

@@ -66,8 +66,9 @@ def budget_remark(plan: Plan) -> str:
     if limit >= verdict + training:
         return ""
     short = f"a verdict takes about {plural(verdict, 'call')} on {plural(rows, 'test input')}"
-    what = f"{short}, and a batch of training {plural(training, 'call')}"
-    return f"{plural(limit, 'call')} are few: {what}; both fit --budget {verdict + training}calls"
+    what = f"{short}, and a training batch {plural(training, 'call')}"
+    both = f"--budget {verdict + training}calls covers both"
+    return f"{plural(limit, 'call')} are too few for training and a verdict: {what}; {both}"
 
 
 def _calls_of_batch(plan: Plan) -> int:
@@ -173,7 +174,7 @@ class VerdictReserve:
         if least > limit - _amounts(self._gate.ledger.total).get(name, 0.0):
             unit = {"tokens": "tokens", "usd": "US$", "seconds": "seconds"}[name]
             what = f"{limit:,g} {unit} are too few for a verdict: about {float(f'{least:.2g}'):,g}"
-            self._problem.tell(Note(f"{what} are needed besides the training"))
+            self._problem.tell(Note(f"{what} are needed besides training"))
 
     def _rows_cost(self, name: str, rows: tuple[int, int]) -> float | None:
         """What these rows take of a limit, on as many inputs as a verdict needs."""
@@ -249,7 +250,7 @@ async def train_to_reserve(
         if not reserve.open_for_choosing():
             raise
         problem.store.forget_replayable()
-        problem.tell(Note(f"{reached}: choosing and judging with the rest"))
+        problem.tell(Note(f"{reached}; the rest is for choosing and judging"))
         return "budget", reached
     reserve.open_for_choosing()
     return ended, None

@@ -194,7 +194,7 @@ class Selection:
         if flat:
             again = f"pco train --resume {shell(self._store.header.id)}"
             message = f"training ended after {done} of {self._steps} steps: the last {batches} "
-            message += "batches solved no further input and earned no more than those before; "
+            message += "batches solved no new input and earned no more than earlier batches; "
             message += f"to continue: {again} --set update.stop_when_flat=none"
             self._problem.tell(Note(message))
         return flat

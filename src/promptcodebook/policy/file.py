@@ -87,9 +87,10 @@ class StoredRanking(_Stored):
         ranking = self.ranking
         size = BUCKETS + len(ranking.center)
         if len(ranking.rarity) != BUCKETS or {len(r) for r in ranking.weights} != {size}:
-            raise ValueError(f"rarity must have {BUCKETS} numbers, and each row of weights {size}")
+            what = f"rarity must have {BUCKETS} numbers, and each row of weights must have {size}"
+            raise ValueError(what)
         if len(ranking.center) != len(ranking.spread):
-            raise ValueError("center and spread must have equally many numbers")
+            raise ValueError("center and spread must be equally long")
         if len(ranking.bias) != len(ranking.weights):
             raise ValueError("bias must have a number for each row of weights")
         return self
@@ -206,7 +207,7 @@ class PolicyFile(_Stored):
             size = len(self.codebook)
             raise ValueError(f"select (S = {self.select}) is larger than the codebook (K = {size})")
         if self.router is not None and len(self.router.weights) != len(self.codebook) + 1:
-            raise ValueError("router: weights must have one row more than there are instincts")
+            raise ValueError("router: weights must have one more row than there are instincts")
         return self
 
     @classmethod
@@ -315,7 +316,7 @@ class PolicyFile(_Stored):
         if row not in recorded:
             rows = ", ".join(map(repr, (NONE, CONCAT, *recorded)))
             message = f"the row {row!r} has no single prompt: each input gets its own"
-            raise PolicyError(message, hint=f"the rows with one prompt are {rows}")
+            raise PolicyError(message, hint=f"rows with a single prompt: {rows}")
         if not isinstance(text := self.about.get(row), str):
             message = f"the policy does not record the prompt of the row {row!r}"
             raise PolicyError(message, hint="its run's verdict has no such row: pco runs show RUN")
@@ -349,7 +350,7 @@ class PolicyFile(_Stored):
             write_whole(target, self.text())
         except OSError as error:
             message = f"cannot write the policy to {target}: {error.strerror}"
-            raise PolicyError(message, hint="choose a folder that exists and has space") from error
+            raise PolicyError(message, hint="choose an existing folder with free space") from error
 
     @property
     def decided(self) -> dict[str, Any]:
@@ -427,7 +428,7 @@ def _json(tree: object) -> bytes:
 def read_policy_file(path: Path) -> PolicyFile:
     """The policy at `path`, of this version or an earlier one. Raises PolicyError, with file and
     reason, when there is none."""
-    hint = "pco runs list shows the runs that have one"
+    hint = "pco runs list shows which runs have a policy"
     try:
         text = read_text(path)
     except FileNotFoundError:

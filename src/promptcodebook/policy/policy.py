@@ -511,7 +511,7 @@ class Response:
         route = ", ".join(map(str, self.route.indices)) or "none"
         cut = " (cut at its length cap)" if self.truncated else ""
         shown = shown_text(f"answer{cut}", self.text)
-        return f"<div>{shown}{shown_text(f'prompt, of the instincts {route}', self.prompt)}</div>"
+        return f"<div>{shown}{shown_text(f'prompt, from the instincts {route}', self.prompt)}</div>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +539,7 @@ class Explanation:
         doubt = doubt or " (by fallback)" * self.route.fallback
         promises = [("none" if k is None else k, f"{value:.3f}") for k, value in self.ranked]
         sources = [(span.label, span.text.strip()) for span in self.spans]
-        title = "where the prompt comes from (~ by the words shared)"
+        title = "where the prompt comes from (~ by shared words)"
         parts = [
             shown_text("input", self.input),
             shown_table(route + doubt, ("k", "instinct"), self.instincts),

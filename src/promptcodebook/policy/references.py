@@ -219,7 +219,7 @@ def resolve(
         state, best = kept_state(store)
         header, trusted = store.header, store.ours or trust
         if ref == "last":
-            tell(f"last is the run {header.id}")
+            tell(f"'last' means the run {header.id}")
         file, typed, text = _file(store, state), run_reference(store.path), ""
         # What was read, compared and hashed elsewhere is then the same bytes.
         with suppress(OSError, UnicodeDecodeError, errors.PolicyError):

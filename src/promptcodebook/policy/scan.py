@@ -54,7 +54,7 @@ def scan(text: str, where: str = "", copies: NoLeakCheck | None = None) -> list[
     found = {(each.kind, each.start): each for each in reversed(_orders(text))}
     findings = [replace(each, where=where) for each in (*_traces(text), *found.values())]
     if (unread := decoding.foreign(text)) is not None:
-        reason = "it is in a language or script, or in none, that the rules cannot read"
+        reason = "it is not in a language or script that the rules can read"
         quote = excerpt(text[slice(*unread)])
         findings.append(Finding(where, "unreadable", "medium", *unread, quote, reason))
     for start, end, what in copies.find(text) if copies is not None else ():

@@ -42,9 +42,7 @@ def write_report(store: RunStore, target: Path, known: Known = None) -> None:
     except OSError as error:
         fault = store_os_error(error, target)
         if not isinstance(fault, DiskFull):
-            fault.hint = (
-                f"name a place you may write to: pco report {shell(store.header.id)} -o FILE"
-            )
+            fault.hint = f"give a writable location: pco report {shell(store.header.id)} -o FILE"
         raise fault from error
 
 
@@ -93,7 +91,7 @@ class IncidentsSection(contexts.ReportSection):
             case Stepped(step):
                 self._add("training", contexts.step_name(step.index), step.traces)
             case Broke(step, traces):
-                self._add("training", f"{contexts.step_name(step)}, which broke", traces)
+                self._add("training", f"{contexts.step_name(step)}, which failed", traces)
             case Validated(step, _, evaluation):
                 self._add(
                     "validation", f"validation, {contexts.step_name(step)}", evaluation.rollouts

@@ -136,7 +136,7 @@ class CurvesSection(ReportSection):
         tries = line("batch mean", "dots"), line(now, of="mean")
         half = ChartLine("collapse", [(x, 0.5) for x, _ in points["utilisation"]], "limit")
         penalty, spent = line("mean ρ", "second"), (line("training"), line("validation", "second"))
-        yield chart("Reward of each step's tries", *tries, y=self.context.reward_range)
+        yield chart("Reward of each step's rollouts", *tries, y=self.context.reward_range)
         yield chart("Exploration ε and penalty ρ", line("ε"), penalty, y=(0.0, 1.0))
         yield chart("Routing entropy (bits)", *both("entropy"), y=(0.0, most))
         yield chart("Utilisation", *both("utilisation"), half, y=(0.0, 1.0))

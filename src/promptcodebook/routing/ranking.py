@@ -43,7 +43,10 @@ _WORD = re.compile(r"[^\W_]+")
 
 Features = Mapping[int, float]  # a sparse unit vector: bucket -> value
 # `Route.fault` of an input that the router cannot read.
-UNSEEN = "the router never saw its words, so it gets the route that scores best without any"
+UNSEEN = (
+    "the router never saw its words in training, so it gets the best route for an input without "
+    "words"
+)
 
 
 def buckets_of(text: str) -> tuple[int, ...]:
@@ -133,7 +136,7 @@ class Vocabulary:
             return found
         if len(vector) != len(self.center):
             trained = f"the router was trained on embeddings of {len(self.center)} numbers"
-            hint = "name the model that made them in roles.encoder.model"
+            hint = "set roles.encoder.model to the model that made them"
             raise PolicyError(f"{trained}, but this model returns {len(vector)}", hint=hint)
         share = math.sqrt(self.words)
         own = {bucket: share * value for bucket, value in found.items()}
@@ -288,8 +291,8 @@ class Embedder:
         message = Message("user", text, {"role": "user", "content": parts} if media else None)
         reply = await self.lm(Request(role="encoder", messages=(message,), embeds=True))
         if not reply.vector:
-            what = "the model answered a request for an embedding with text"
-            hint = "router.features = 'words', or name a model that embeds: roles.encoder.model"
+            what = "the model answered an embedding request with text"
+            hint = "router.features = 'words', or choose an embedding model: roles.encoder.model"
             raise LMError(what, hint=hint, role="encoder")
         return reply.vector, reply.usage
 

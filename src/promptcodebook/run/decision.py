@@ -54,7 +54,9 @@ from promptcodebook.store.runs import earlier_looks
 from promptcodebook.tasks.rewards import asks_judge
 from promptcodebook.types import Evaluation
 
-JUDGED = "A model judged the answers; no interval counts its error. To add it: `pco judge sheet`."
+JUDGED = (
+    "A model judged the answers; the intervals ignore its error. To include it: `pco judge sheet`."
+)
 _MANY_FALLBACKS = 0.2
 _DIFFER = 1 / 5  # of the rows: those on which two ways of prompting earn different rewards
 _SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-ask now and then
@@ -218,13 +220,13 @@ def _remarks(
         yield f"Beware: {beware}"
     elif made.rows and all(r in (None, config.reward_range[0]) for r in rewards):
         yield (
-            "No answer of this run ever scored: check that the reward reads answers correctly "
-            "before you train again."
+            "No answer in this run scored above the lowest reward: check that the reward reads "
+            "answers correctly before you train again."
         )
     if config.samples > 1:
         yield f"Each test example counts as the mean of {config.samples} answers."
     if len(judged) < (whole := len(assembled.plan.judged)):
-        yield f"The budget was enough to judge on {len(judged)} of {whole} test inputs."
+        yield f"The budget covered judging {len(judged)} of {whole} test inputs."
     if asks_judge(assembled.reward):
         yield JUDGED
     if remark := assembled.dataset.remark:
@@ -309,7 +311,7 @@ def verdict_remark(examples: int, independent: int | None = None) -> str:
     examples fewer may be `independent`."""
     n = examples if independent is None else independent
     counted = plural(examples, "test example") + f", {n} independent" * (n < examples)
-    few = f"{counted} cannot give a verdict, which takes at least {ENOUGH}"
+    few = f"{counted} cannot give a verdict, which needs at least {ENOUGH}"
     return few if n < ENOUGH else ""
 
 
@@ -344,7 +346,7 @@ def decide(
     if gain.n < ENOUGH:
         among = f" among {learned.inputs}" if learned.inputs > gain.n else ""
         return (
-            f"No verdict: it takes at least {ENOUGH} independent test inputs, and there are "
+            f"No verdict: it needs at least {ENOUGH} independent test inputs, and there are "
             f"{gain.n}{among}. "
             f"{capital(learned.title)} shows {figures(gain)} over {base.title}, "
             f"{_price(learned, base)}.",
@@ -367,10 +369,10 @@ def decide(
         over = " and ".join(f"{figures(by)} over {row.title}" for by, row in ahead)
         if missing:
             start = f"Undecided: {learned.title} shows {over}, {_price(learned, base)}"
-            others = "takes" if len(missing) == 1 else "take"
+            others, these = ("takes", "it was") if len(missing) == 1 else ("take", "they were")
             rest = f"{' and '.join(missing)} {others} no more calls"
             return (
-                f"{start}. {capital(rest)}, but the budget ran out before that was judged.",
+                f"{start}. {capital(rest)}, but the budget ran out before {these} judged.",
                 None,
                 "",
             )
@@ -404,8 +406,8 @@ def _not_beaten(
         return (
             f"Unclear: {learned.title} gains {figures(_gain(learned))} over {base.title}, but "
             f"shows no clear difference from {rival.title}, {calls}: {figures(over)}. "
-            f"Nor does that have a clear gain of its own: {figures(own)}.{more} "
-            "More test examples would tell."
+            f"{capital(rival.title)} has no clear gain of its own: {figures(own)}.{more} "
+            "More test examples are needed to tell."
         )
     start = f"No clear difference from {rival.title}"
     if over.high < 0:
@@ -431,8 +433,8 @@ def _beyond(row: VerdictRow, base: VerdictRow, limit: str) -> str:
     value, text = took[unit] if row.metered else (None, "")
     allowed = f"but verdict.max_cost allows {limit}"
     if value is None:
-        return f"what a query of {row.title} costs is unknown, {allowed}"
-    return f"a query of {row.title} takes {text}, {allowed}" if value > float(found[1]) else ""
+        return f"the cost of a query with {row.title} is unknown, {allowed}"
+    return f"a query with {row.title} takes {text}, {allowed}" if value > float(found[1]) else ""
 
 
 def _best(rivals: Sequence[VerdictRow]) -> VerdictRow:
@@ -445,12 +447,12 @@ def _saves(row: VerdictRow, other: VerdictRow) -> bool:
 
 
 def _over(rival: VerdictRow) -> Interval:
-    assert rival.over is not None, "only the result has nothing over it"
+    assert rival.over is not None, "every row but the result has a difference"
     return rival.over
 
 
 def _gain(row: VerdictRow) -> Interval:
-    assert row.gain is not None, "only the base has no gain"
+    assert row.gain is not None, "every row but the base has a gain"
     return row.gain
 
 
@@ -461,7 +463,7 @@ def _level(look: int) -> str:
 def _calls(row: VerdictRow, other: VerdictRow) -> str:
     own, others = count_pair(row, other)
     if not row.metered:
-        return f"with {own} per query besides the program's own, which are not metered"
+        return f"with {own} per query, plus the program's own, which are not metered"
     return f"at {own} per query {'instead of' if _saves(row, other) else 'against'} {others}"
 
 

@@ -57,7 +57,8 @@ class Sample:
         ConfigError when a value is of a wrong type."""
         made = cls(asked.get("split", split), asked.get("n"), asked.get("samples"))
         require_type(verb, "n", made.count, (int,), "a whole number, or None for all")
-        require_type(verb, "samples", made.runs, (int,), "a whole number, or None for its own")
+        what = "a whole number, or None for the run's setting"
+        require_type(verb, "samples", made.runs, (int,), what)
         require_type(verb, "split", made.split, (str,), "train, val or test", optional=False)
         return made
 
@@ -73,7 +74,7 @@ class Sample:
             return tuple(e for e in examples if e.id in self.ids)
         if not examples:
             message = f"the split {self.split!r} of {assembled.task.name} is empty"
-            raise DataError(message, hint="choose another split: train, val or test")
+            raise DataError(message, hint="choose a different split: train, val or test")
         return sample(examples, self.count)
 
 
@@ -263,7 +264,7 @@ class Comparison:
         no example."""
         require_comparable(a, b)
         if not a.rewards:
-            raise DataError("there is no example to compare on", hint="pco eval REF --json")
+            raise DataError("there are no examples to compare", hint="pco eval REF --json")
         widest = min(a.bounds[0], b.bounds[0]), max(a.bounds[1], b.bounds[1])
         ours, theirs = list(a.rewards.values()), [b.rewards[name] for name in a.rewards]
         known = a.groups or b.groups
@@ -380,8 +381,8 @@ class Evaluating:
         config, models = assembled.config, assembled.models
         runs = sample.runs or config.samples
         stream, total = sys.stderr if self.progress else None, len(self.examples) * runs
-        more, paid = "give it a larger budget", models.ledger.total.calls
-        async with models.at_work(more, f"{more}; what was paid for so far is kept"):
+        more, paid = "raise the budget", models.ledger.total.calls
+        async with models.at_work(more, f"{more}; everything paid for so far is kept"):
             prompter = self._prompter()
             with counting(f"evaluating {name}", total, stream, simulated=models.simulated) as count:
                 evaluation = await assembled.evaluator(runs).evaluate(
@@ -423,7 +424,7 @@ class Evaluating:
             return FixedPrompt(prompt.text, prompt.stages)
         if task.oracle is None:
             message = f"{task.name} does not know the right instructions for its inputs"
-            raise ConfigError(message, hint="choose another row")
+            raise ConfigError(message, hint="choose a different row")
         return OraclePrompt(task.oracle, file.base_prompt)
 
 
@@ -432,7 +433,7 @@ def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
     if missing := sorted(a.ids ^ b.ids):
         raise DataError(
             f"the two were not evaluated on the same examples: {len(missing)} appear in only "
-            f"one of them, the first is {missing[0]}",
+            f"one of them, such as {missing[0]}",
             hint="evaluate both on the same data, split and n",
         )
     if a.scored_by and b.scored_by and a.scored_by != b.scored_by:

@@ -97,12 +97,12 @@ class Measurement:
         """Routes, answers and keeps the result; `done` hears how many inputs hold the instinct.
         Closes the connections. Raises TooManyFailures when nothing was routed, or no pair is whole
         though there are some, BudgetReached, Interrupted and StoreError."""
-        kept = "rerun it with a new budget: what was paid for so far is kept"
-        async with self.subject.assembled.models.at_work("give it a greater budget", kept):
+        kept = "rerun it with a new budget: everything paid for so far is kept"
+        async with self.subject.assembled.models.at_work("raise the budget", kept):
             routes, unrouted = await self._routes(tell)
             more = plural(2 * len(routes) * self.subject.answering_calls, "more call")
             of = plural(len(self._examples), "input")
-            done(f"routed to it: {len(routes)} of {of}, at most {more}")
+            done(f"{len(routes)} of {of} routed to it: at most {more}")
             made = await self._compare(routes, unrouted, tell)
         if self._kept is not None:
             self._kept.add(made)
@@ -319,7 +319,7 @@ class Distiller:
 
     def __init__(self, subject: Subject, logged: Sequence[Imitated], needs: Needs) -> None:
         if subject.file.router is not None:
-            message = "this policy uses no encoder: its routes are ranked already"
+            message = "this policy uses no encoder: its routes are already ranked"
             raise ConfigError(message, hint="distil a run with router.kind = 'encoder'")
         if not subject.file.encoder:
             message = "this policy has no encoder: it takes the same instincts for every input"
@@ -334,7 +334,7 @@ class Distiller:
         self.validation = sample(dataset.val, needs.count)
         if not logged and not self.fresh:
             raise ConfigError(
-                "there is no route of the encoder to learn from",
+                "there are no encoder routes to learn from",
                 hint="ask it for routes on 200 training inputs: --fresh 200, fresh=200 in Python",
             )
 
@@ -360,7 +360,8 @@ class Distiller:
     def plan(self) -> str:
         return (
             f"{len(self._logged)} logged routes; asking for {len(self.fresh)} more and answering "
-            f"{len(self.validation)} validation examples with both: about {self.calls} calls"
+            f"{len(self.validation)} validation examples with both policies: about "
+            f"{self.calls} calls"
         )
 
     @property
@@ -371,9 +372,7 @@ class Distiller:
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
         """Ask, fit and measure; `done` hears what is next. Raises TooManyFailures and
         BudgetReached."""
-        async with self.subject.assembled.models.at_work(
-            "give it a greater budget, or lower fresh or n"
-        ):
+        async with self.subject.assembled.models.at_work("raise the budget, or lower fresh or n"):
             made = await self._fitted(done)
             if self.validation:
                 done(f"answering {len(self.validation)} validation examples with both policies")

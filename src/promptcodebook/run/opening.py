@@ -164,7 +164,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             raise errors.RunChanged(
                 f"the run {header.id} was started by version {header.version}, which this version "
                 "cannot resume",
-                hint="start a new run; what it learned can be used: "
+                hint="start a new run; you can still use what this one learned: "
                 f"pco registry show {shell(header.id)}",
             )
         if (recovered := store.journal.attempts.recovered).calls:
@@ -361,7 +361,7 @@ def resume_with(
     if changed and not edited and state.ended != "failed":
         raise errors.RunChanged(
             f"{', '.join(changed)} changed since the run {header.id} started",
-            hint=f"put it back, or use it as it is now: pco train --resume {ref} --edited",
+            hint=f"restore it, or accept the edit: pco train --resume {ref} --edited",
         )
     _require_unfinished(header, state, ref, longer)
     changes = (*moved, *longer.values(), *(f"{name} was edited" for name in changed))
@@ -414,8 +414,8 @@ def _longer(
             epsilon = epsilon_at(state.epoch + 1, explore, epochs)
             if abs(epsilon - state.epsilon) >= 0.005:
                 change += (
-                    f" (ε falls over {epochs} epochs now: it was {state.epsilon:.2f} and continues "
-                    f"at {epsilon:.2f}; explore.gamma in a new run sets its own course)"
+                    f" (ε now falls over {epochs} epochs and changes from {state.epsilon:.2f} to "
+                    f"{epsilon:.2f}; a new run can set explore.gamma)"
                 )
         yield key, change
 

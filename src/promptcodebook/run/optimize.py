@@ -206,7 +206,8 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
 def check_keywords(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `config`. Raises ConfigError for a value of a wrong type."""
     config, kinds = given.get("config"), (Config, Mapping)
-    require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml returns")
+    what = "a Config or a mapping like the one read_toml returns"
+    require_type(verb, "config", config, kinds, what)
     require_type(verb, "roles", given.get("roles"), (Mapping,), _ROLES)
     require_type(verb, "budget", given.get("budget"), (str,), "a string such as '5usd' or '2Mtok'")
     require_type(verb, "prompt", given.get("prompt"), (str, Path), "a string or a file's Path")
@@ -314,7 +315,7 @@ def sources_of(
     function = None if isinstance(reward, str | Mapping) else reward
     if getattr(function, "__module__", "") == ready_made.__name__:
         called = f"{getattr(function, '__name__', '')}()"
-        message = f"{verb}: the reward is the function that makes a ready-made one"
+        message = f"{verb}: the reward is the factory of a ready-made reward"
         raise errors.ConfigError(message, hint=f"call it: {called}")
     if function is not None:
         check_function(function, ("example", "output"), f"{verb}: the reward")

@@ -178,8 +178,8 @@ class EvaluationOptions:
         if own and (keeps or not (self.named and below.get("lm"))):
             if own["lm"] and shell.get("lm", own["lm"]) != own["lm"] and "lm" not in above:
                 self.tell(
-                    f"PCO_LM is not used: {reference.name} has a model of its own, {own['lm']} "
-                    "(or give --lm)"
+                    f"PCO_LM is not used: {reference.name} has its own model, {own['lm']} "
+                    "(--lm overrides it)"
                 )
             shell, below = references.without_models(shell), references.without_models(below)
             above = above if keeps else merge(own, above)
@@ -221,7 +221,7 @@ class EvaluationOptions:
             raise ConfigError(
                 f"the run {reference.name} was made in Python and took {', '.join(missing)} as "
                 "objects, which are missing here",
-                hint=f"give them again{files}: {self.verb} {again}",
+                hint=f"pass them again{files}: {self.verb} {again}",
             )
 
 
@@ -296,7 +296,7 @@ class Subject:
         header, name, remarks = self.reference.header, self.reference.name, list[str]()
         fingerprints = self.assembled.dataset.fingerprint()
         if self.own and header is not None and header.fingerprints != fingerprints:
-            remark = "its test split may hold what it learned from"
+            remark = "its test split may contain examples that it learned from"
             remarks.append(f"the data changed since the run {name}: {remark}")
         before, now = self.file.program, self.assembled.task.program.name
         # The same agent is 'agent.py:run' in a pco.toml and 'run' in Python.

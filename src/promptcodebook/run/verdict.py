@@ -158,7 +158,7 @@ class Conclusion:
         elif use is not None:
             advice = (
                 f"Use {use.title or use.name} instead: it takes no more calls, and {title} is not "
-                f"clearly better. It brings {self._gain(use)} A query then takes {_query(use)}."
+                f"clearly better. It gives {self._gain(use)} A query then takes {_query(use)}."
             )
         elif self.missing and learned.gain is not None and learned.gain.low > 0:
             advice = f"Raise the budget, so that {' and '.join(self.missing)} can be judged."
@@ -194,7 +194,7 @@ class Conclusion:
         )
 
     def _price(self, row: VerdictRow) -> str:
-        """How many times dearer a query is, and what each further right answer takes."""
+        """How many times dearer a query is, and what each further correct answer costs."""
         base, gain, found = self.rows[0], row.gain, times_dearer(row, self.rows[0])
         if found is None or abs(found[0] - 1) < _SAME:
             return ""
@@ -206,13 +206,13 @@ class Conclusion:
             return text
         each = f"{more / gain.mean:,.0f} tokens" if tokens else money(more / gain.mean)
         binary = self.scale is None and not self.reward
-        return f"{text}, {each} for each further {'right answer' if binary else 'point'}"
+        return f"{text}, {each} for each further {'correct answer' if binary else 'point'}"
 
     def _gain(self, row: VerdictRow) -> str:
-        """In the reward's own unit: right answers in 100, or points on its scale."""
+        """In the reward's own unit: correct answers per 100, or points on its scale."""
         gain, than = row.gain or Interval(0.0, 0.0, 0.0, row.score.n), self.rows[0].title
         points = f"points of {self.reward}" if self.reward else "points"
-        width, digits, unit = 100, 1, f"{points if self.reward else 'right answers'} in 100"
+        width, digits, unit = 100, 1, f"{points if self.reward else 'correct answers'} per 100"
         unit = f"{unit} than {than}"
         if self.scale is not None:
             width, digits = 1, 3
@@ -274,7 +274,7 @@ FIGURES = (
         "reward", lambda r: r.score, means="a failed example counts as the lowest reward"
     ),
     VerdictColumn(
-        "gain", lambda r: r.gain, signed=True, means="over the first row's, paired by example"
+        "gain", lambda r: r.gain, signed=True, means="over the first row, paired by example"
     ),
     VerdictColumn("answered only", lambda r: r.answered, number, detail=True),
     VerdictColumn("failed", lambda r: r.failed, str),
@@ -371,11 +371,11 @@ def _query(row: VerdictRow) -> str:
 
 def _would_tell(gain: Interval | None) -> str:
     if gain is None or gain.n < ENOUGH:
-        return f"Add test inputs: a verdict takes at least {ENOUGH}."
+        return f"Add test inputs: a verdict needs at least {ENOUGH}."
     if gain.mean <= 0:
         return "Read the answers that are still wrong, then train longer or fix the reward."
     if gain.low > 0:
-        return "A row that takes no more calls may do as well. More test inputs would tell."
+        return "Another row may do as well for no more calls. More test inputs are needed to tell."
     # Its width shrinks as the root of n grows. As wide as the gain, every other such run shows it.
     likely = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1 - SIDE)
     needed = gain.n * ((1 - gain.low / gain.mean) * likely) ** 2

@@ -130,7 +130,7 @@ class InstinctReward:
         if self.with_it is None:
             none = "no test input is routed to it"
             return none if self.judged else f"not measured: {self.measure}"
-        missing = "" if self.difference else f"; without it not measured: {self.measure}"
+        missing = "" if self.difference else f"; not measured without it: {self.measure}"
         return f"{self.figure}{missing}"
 
     @property
@@ -253,7 +253,7 @@ def read_effects(run: Path) -> list[Effect]:
     except ValidationError as error:
         raise StoreError(
             f"cannot read a stored effect in {path}: {error}",
-            hint=f"move {path.parent} out of the way: its contents are measured again",
+            hint=f"move {path.parent} elsewhere; its contents will be measured again",
         ) from error
 
 

@@ -253,7 +253,7 @@ def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
         first = error.errors(include_url=False, include_input=False)[0]
         what = f"at {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # before it is validated
-        what = f"in its shape ({type(error).__name__})"
+        what = f"({type(error).__name__})"
     message = f"a stored event is damaged {what}"
     raise StoreError(message, hint="restore the run's folder from a backup, or start a new run")
 

@@ -151,7 +151,7 @@ def check_run_name(name: str) -> str:
         raise ConfigError(
             f"a run cannot be called {name!r}",
             hint="up to 60 letters, digits, '-', '_' and '.', such as tickets-july; not 'last', "
-            "and nothing that ends in .json",
+            "and not ending in .json",
         )
     return name
 
@@ -168,8 +168,8 @@ def check_resumable(
         shown = "; ".join(str(d) for d in changed[:_SHOWN])
         more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         raise RunChanged(
-            f"the run {run} was started with other settings: {shown}{more}",
-            hint=f"put them back to resume {run}, or leave out --resume to start a new run",
+            f"the run {run} was started with different settings: {shown}{more}",
+            hint=f"restore them to resume {run}, or leave out --resume to start a new run",
         )
     then, now = fingerprints
     splits = sorted(s for s in then.keys() | now.keys() if then.get(s) != now.get(s))
@@ -177,7 +177,7 @@ def check_resumable(
         raise RunChanged(
             f"the data of the run {run} changed since it started: {', '.join(splits)}"
             + (f" (from {data_files})" if data_files else ""),
-            hint=f"put the old data back to resume {run}, or leave out --resume to start a new run",
+            hint=f"restore the old data to resume {run}, or leave out --resume to start a new run",
         )
 
 

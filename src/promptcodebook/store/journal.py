@@ -85,7 +85,7 @@ class RunReplies:
             row = self._reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
             return None if row is None else unpack_reply(row[0])
         except StoreError as error:
-            _log.warning("a reply in the run's journal is requested again: %s", error)
+            _log.warning("a damaged reply in the run's journal is requested again: %s", error)
             self._damaged.add(key)
             return None
 
@@ -210,9 +210,9 @@ class AttemptFile:
             large = role >= len(ROLES) or max(number, prompt, completion) > _MOST
             if large or cost < 0 or math.isinf(cost):
                 raise StoreError(
-                    f"slot {slot} of {self._path} is damaged: which calls were in flight when "
-                    "the run was killed cannot be read",
-                    hint=f"rm {shell(self._path)}; what those calls cost is then not counted",
+                    f"slot {slot} of {self._path} is damaged, so the calls in flight when the "
+                    "run was killed cannot be read",
+                    hint=f"rm {shell(self._path)}; the cost of those calls is then not counted",
                 )
             most = Usage(1, prompt, completion, 0, None if math.isnan(cost) else cost)
             yield slot, number, ROLES[role], most
@@ -328,11 +328,11 @@ def until_done(*question: object) -> Generator[StackResources]:
                 make_private_folder(folder)
                 lock = RunLock(folder, "this command is already being run")
                 opened.append(
-                    Journal(folder / "journal.sqlite", _UNFINISHED, "type it again", lock=lock)
+                    Journal(folder / "journal.sqlite", _UNFINISHED, "rerun the command", lock=lock)
                 )
             return opened[0].replies()
         except OSError as error:  # StoreErrors among them
-            _log.warning("a kill would lose what this pays for: %s", error)
+            _log.warning("paid replies would be lost if this process were killed: %s", error)
             return None
 
     done = False

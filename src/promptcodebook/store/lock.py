@@ -52,8 +52,8 @@ def refuse_links(folder: Path) -> None:
     except OSError:  # opening a file in it gives the better error
         return
     for entry in (entry for entry, mode in modes.items() if mode not in plain):
-        what = "a link" if entry.is_symlink() else "no plain file"
-        message = f"{entry.path} is {what}, which no run contains"
+        what = "a link" if entry.is_symlink() else "not a plain file"
+        message = f"{entry.path} does not belong in a run: it is {what}"
         raise StoreError(
             message, hint=f"check where it came from; to delete the run: rm -r {shell(folder)}"
         )
@@ -185,7 +185,7 @@ def _busy(folder: Path, doing: str) -> RunBusy:
     who = (f"process {pid}" if pid else "another process") + ("" if here else f" on {place}")
     stop = f", or stop it: kill -INT {pid}" if pid and here else ""
     soft = folder / _SOFT
-    gone = f" (if it is gone already, delete {soft})" if soft.exists() else ""
+    gone = f" (if it has already ended, delete {soft})" if soft.exists() else ""
     return RunBusy(f"{doing} by {who}", hint=f"wait until it ends{gone}{stop}")
 
 

@@ -322,7 +322,7 @@ def _new_folder(runs_dir: Path, header: Header) -> Path:
         except OSError as error:
             fault = store_os_error(error, runs_dir)
             if not isinstance(fault, DiskFull):
-                fault.hint = "set PCO_RUNS to a folder that you may write to"
+                fault.hint = "set PCO_RUNS to a writable folder"
             raise fault from error
 
 

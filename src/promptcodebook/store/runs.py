@@ -167,7 +167,7 @@ def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]
             continue
         except _MISFITS as error:
             unreadable[folder] = StoreError(
-                f"it holds something that no run holds ({type(error).__name__})",
+                f"its contents are not those of a run ({type(error).__name__})",
                 hint=f"pco runs show {shell(folder.name)}",
             )
             continue

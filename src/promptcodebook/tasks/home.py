@@ -23,8 +23,8 @@ from promptcodebook.types import Example
 RECORD = "origin.json"
 _CORRECT = "correct that line"
 _LAYOUT = (
-    "--data DIR, where DIR holds train.jsonl, val.jsonl and test.jsonl, "
-    "or a folder of the task's name that does"
+    "--data DIR, where DIR, or a folder in it named after the task, holds "
+    "train.jsonl, val.jsonl and test.jsonl"
 )
 
 
@@ -86,7 +86,7 @@ def home_of(package: Path, data_dir: Path | None = None) -> Home:
     for folder in () if data_dir is None else (data_dir / name, data_dir):
         missing = [s for s in SPLITS if not (folder / f"{s}.jsonl").is_file()]
         if not missing:
-            return Home(folder, "the data folder that was given")
+            return Home(folder, "your data folder")
         if len(missing) < len(SPLITS):
             lacks = folder / f"{missing[0]}.jsonl"
             raise TaskError(f"the task {name} needs {lacks}, which is missing", hint=_LAYOUT)
@@ -98,7 +98,7 @@ def home_of(package: Path, data_dir: Path | None = None) -> Home:
         path = copy / file
         if not path.is_file() or sha256_of(path) != digest:
             message = f"{path} has changed since it was fetched"
-            raise TaskError(message, hint=f"pco data fetch {name}, or give --data DIR")
+            raise TaskError(message, hint=f"pco data fetch {name}, or pass --data DIR")
     if kept:
         return Home(copy, "the public copy that was fetched")
     origin = (

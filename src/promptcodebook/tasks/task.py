@@ -76,7 +76,7 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
             message = f"no folder {str(data_dir)!r}"
             raise TaskError(message, hint="--data FOLDER, with the task's data")
         if next(iter(signature(load).parameters), "").startswith("_"):
-            message = f"--data has no effect on the task {name}, whose data comes with it"
+            message = f"--data has no effect on the task {name}, which has its own data"
             raise TaskError(message, hint="leave --data out")
     task: object = load(data_dir or (Path(named) if named else None))
     if not isinstance(task, Task):

@@ -356,7 +356,7 @@ class _AgentChat:
     async def _ask(self, messages: str | Sequence[Message], **options: Any) -> Reply:
         if self.closed:
             raise ExecutorError(
-                "the executor asked a model after its rollout was over",
+                "the executor called a model after its rollout ended",
                 hint="wait for every call before returning; user_code.seconds limits a rollout",
             )
         with self._allowance.waiting():

@@ -171,7 +171,7 @@ async def twice(client: openai.AsyncOpenAI, example: pco.Example) -> str:
 
 
 @pytest.mark.parametrize(("agent", "match"), [
-    (process("crashes"), "ended with status 1: it has no idea"),
+    (process("crashes"), "exited with status 1: it has no idea"),
     (process("nothing"), "printed no answer"),
     (process("silent"), "it made no call"),
     (process("works", present="Another prompt."), "none of its 1 calls has it"),
@@ -252,7 +252,7 @@ async def test_a_process_that_reads_lines_serves_many_rollouts(
     assert first[0].fields == first[1].fields, "one process for both"
     both = await asyncio.gather(*(agent(prompt, EXAMPLE, chat) for _ in range(2)))
     assert both[0].fields != both[1].fields, "rollouts side by side have one each"
-    with pytest.raises(ExecutorError, match="ended with status 3"):
+    with pytest.raises(ExecutorError, match="exited with status 3"):
         await agent(prompt, pco.Example("e2", "crash", None), chat)
     monkeypatch.setattr("promptcodebook.deploy.agents.agent._IDLE_S", 0.05)
     last = await agent(prompt, EXAMPLE, chat)
@@ -324,7 +324,7 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
             await act("{{pco}}")(client, example)
 
     lm = ScriptedLM().reply_with(lambda request: "P")
-    with pytest.raises(ExecutorError, match="asks its model more than 5 times"):
+    with pytest.raises(ExecutorError, match="calls its model more than 5 times"):
         await answer(in_process(loop, most_calls=5), lm)
     assert len(lm.history) == 5
     lm = ScriptedLM().reply_with(lambda request: Reply("P", usage=Usage(1, 900, 100)))
@@ -334,14 +334,14 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
 
 
 @pytest.mark.parametrize(("agent", "match"), [
-    (in_process(act("{{pco}}", n=10**9)), "asks its model more than 50 times"),
+    (in_process(act("{{pco}}", n=10**9)), "calls its model more than 50 times"),
     (in_process(act("{{pco}}" * 20_000)), "twice in one request"),
     (in_process(act("".join(f"{{{{pco:s{k}}}}}" for k in range(20_000)))), "100 markers"),
     (
         in_process(act("{{pco}}", "?" * 4_000_000), question="?"),
         "repeats the question too often",
     ),
-    (in_process(act("{{pco}}", logit_bias=NESTED)), "it is too deep"),
+    (in_process(act("{{pco}}", logit_bias=NESTED)), "is nested too deeply"),
 ], ids=["n", "one marker", "many markers", "the question", "depth"])  # fmt: skip
 async def test_what_a_request_may_ask_is_bounded_before_work(agent: pco.Agent, match: str) -> None:
     lm = ScriptedLM().reply_with(lambda request: "P")
@@ -467,7 +467,7 @@ async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced()
     (process("works", present="Another prompt."), "none of its 1 calls has it"),
     (process("silent"), "it made no call"),
     (process("deep"), "it made no call"),
-    (process("crashes"), r"fails before it asks its model \(the agent ended with status 1"),
+    (process("crashes"), r"fails before it calls its model \(the agent exited with status 1"),
 ])  # fmt: skip
 async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
     agent: pco.Agent, match: str

@@ -211,7 +211,7 @@ def test_tools_that_cannot_be_learned_are_an_error_before_anything_is_paid_for(
     lm = ScriptedLM()
     with pytest.raises(ConfigError, match="named a tool"):
         learn(tmp_path, lm, in_process(bare), learn=["prompt", "tools"])
-    with pytest.raises(ConfigError, match="cannot hold 2 tools") as error:
+    with pytest.raises(ConfigError, match="cannot hold 2 instincts and 2 tools") as error:
         learn(tmp_path, lm, learn=["prompt", "tools"], size=3, select=3)
     assert error.value.hint == "set size = 4" and not lm.history
 
@@ -339,7 +339,7 @@ def test_a_prompt_that_is_found_nowhere_costs_nothing(tmp_path: Path) -> None:
     lm = ScriptedLM().reply_with(lambda request: asked.append(request) or "R")  # type: ignore[func-returns-value]
     config = {"preset": "small", "size": 2, "init": {"instincts": ("Say R.", "Say P.")}}
     agent = pco.Agent(function=shop_of, present="Another prompt.")
-    with pytest.raises(ConfigError, match="the prompt is missing from what the agent asks"):
+    with pytest.raises(ConfigError, match="the prompt is missing from the agent's calls"):
         pco.optimize(
             data(), right, lm, config=config, executor=agent, runs_dir=tmp_path, progress=False
         )
@@ -385,10 +385,10 @@ def test_an_agent_is_typed_and_its_command_runs_only_with_trust(tmp_path: Path) 
 def test_the_doctor_says_whether_the_prompt_has_a_place(tmp_path: Path) -> None:
     place = folder_of(tmp_path / "shop")
     found = typed("doctor", *TYPED, "--json", cwd=place)
-    assert "its prompt has a place" in found.out
+    assert "found where its prompt goes" in found.out
     (place / "prompt.txt").write_text("Another prompt.", "utf-8")
     found = typed("doctor", *TYPED, "--json", cwd=place)
-    assert found.code == 1 and "the prompt is missing from what the agent asks" in found.out
+    assert found.code == 1 and "the prompt is missing from the agent's calls" in found.out
 
 
 def test_a_batch_runs_the_agent_of_a_policy(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_a_report_is_stored_as_json_and_its_verdict_is_worked_out_anew() -> None
     assert claimed == report and claimed.fails and not claimed.passes
     with pytest.raises(PolicyError, match="findings"):
         AuditReport.from_json({**stored, "findings": [{"where": "c0"}]})
-    with pytest.raises(PolicyError, match="another format"):
+    with pytest.raises(PolicyError, match="in a different format"):
         AuditReport.from_json({**stored, "format": "promptcodebook audit 9"})
 
 
@@ -240,7 +240,7 @@ async def test_a_category_is_read_by_code_or_title_and_an_unknown_severity_is_th
     judge, _ = judge_of({"Be rude.": [claim]})
     (finding,) = await judge.findings({"c0": "Be rude."})
     assert (finding.kind, finding.severity) == ("hte", severity)
-    assert (finding.start, finding.end) == (0, 8) and finding.reason == "it is of the category hate"
+    assert (finding.start, finding.end, finding.reason) == (0, 8, "it belongs to the category hate")
 
 
 async def test_a_text_that_got_no_verdict_does_not_pass_for_harmless() -> None:

@@ -88,7 +88,7 @@ def test_a_dead_endpoint_stops_the_job_and_no_row_is_recorded(work: Path) -> Non
     write_rows(work / "in.jsonl", 500)
     dead = ("--lm", "http://127.0.0.1:9/v1#m", "--set", "retries=0")
     result = pco("batch", "p.json", "in.jsonl", "out.jsonl", *dead, cwd=work)
-    result.error(1, "rows asked failed, so the batch stops", "EndpointDown")
+    result.error(1, "rows failed, so the batch stops", "EndpointDown")
     assert not (work / "out.jsonl").exists()
     assert (work / "out.jsonl.part" / "rows.jsonl").read_bytes() == b""
 

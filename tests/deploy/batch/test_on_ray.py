@@ -129,7 +129,7 @@ def test_a_batch_goes_on_the_way_it_was_begun(work: Path, server: Server) -> Non
     before = server.calls
     pco(*args, cwd=work).error(2, "started with --ray", "--ray local")
     few = ("--ray", "local", "--budget", "5calls")
-    pco(*args, *few, cwd=work).error(2, "a budget cannot be kept", "--ray")
+    pco(*args, *few, cwd=work).error(2, "a budget cannot be enforced", "--ray")
     assert server.calls == before
     assert pco(*args, "--restart", "--budget", "3calls", cwd=work).code == 3
     pco(*args, "--ray", "local", cwd=work).error(2, "started without --ray", "leave out --ray")
@@ -225,7 +225,7 @@ def test_a_cluster_books_what_it_paid_makes_the_bytes_of_one_process_and_leaves_
 
     with served(server):
         stopped = run()
-        assert stopped.returncode == 1 and "rows asked failed" in stopped.stderr, stopped.stderr
+        assert stopped.returncode == 1 and "rows failed, so" in stopped.stderr, stopped.stderr
         # The second may not have begun when the first failed.
         assert shards_in(there) in (["0"], ["0", "1"])
         batch, _ = opened(work, server, 256)

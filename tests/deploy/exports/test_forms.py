@@ -97,7 +97,7 @@ def test_an_export_carries_what_was_measured_or_says_that_it_does_not() -> None:
 
 def test_an_export_that_takes_no_call_names_no_model() -> None:
     file = file_of(ranking=RANKING, compose="verbatim")
-    assert "no model has to be named" in export_policy(file, "dspy", "t").files["program.py"]
+    assert "call no model, so none has" in export_policy(file, "dspy", "t").files["program.py"]
 
 
 def test_what_is_one_text_says_that_it_does_not_route() -> None:

@@ -142,15 +142,15 @@ async def test_an_equal_canary_and_one_below_its_margin_wait(tmp_path: Path) -> 
         assert measured["pco_canary_answered"] == measured["pco_control_answered"] == 1
 
 
-@pytest.mark.parametrize("feedback", [True, False])
+@pytest.mark.parametrize(("feedback", "why"), [(True, "no feedback"), (False, "runs without")])
 async def test_without_feedback_a_canary_says_so_and_never_ends(
-    tmp_path: Path, feedback: bool
+    tmp_path: Path, feedback: bool, why: str
 ) -> None:
     async with serving(tmp_path, feedback) as trial:
         await trial.begin()
         got = Counter([(await trial.prompted())[1] for _ in range(40)])
         await asyncio.sleep(0.3)
-        body = await trial.ready("no feedback")
+        body = await trial.ready(why)
         assert min(got[trial.new], got[trial.today]) > 5
         assert trial.canary is not None and body["version"] == trial.today
 
@@ -341,7 +341,7 @@ def test_a_canary_begins_ends_and_is_told_on_the_command_line(
         refused = pco("serve", PRODUCTION, "--feedback", "--lm", "http://127.0.0.1:1/v1#m",
                       cwd=tmp_path)  # fmt: skip
         refused.error(2, "promptcodebook[serve]")
-    assert "no request is on record" in pco("serve", "status", cwd=tmp_path).out
+    assert "no requests are on record" in pco("serve", "status", cwd=tmp_path).out
     ended = pco("registry", "rollback", PRODUCTION, cwd=tmp_path)
     assert "its canary" in ended.out and registry.canary(PRODUCTION) is None
     assert registry.resolve(PRODUCTION) == today and registry.verify().passes
@@ -540,12 +540,12 @@ GOOD, BAD = of_arms((0.9, 0.3), HONEST, 40), of_arms((0.3, 0.9), HONEST, 40)
         ([*EQUAL, *UP], 0.1, "wait", "may be anything"),
         ([*EQUAL, *UP], 1.0, "promote", "above the margin"),
         ([*EQUAL, *DOWN], 0.1, "wait", "may be anything"),
-        ([*EQUAL, *DOWN], 1.0, "roll back", "lower by"),
-        ([*EQUAL, *FAILS], 0.1, "wait", "a single key would end it"),
+        ([*EQUAL, *DOWN], 1.0, "roll back", " lower"),
+        ([*EQUAL, *FAILS], 0.1, "wait", "a single key could end"),
         ([*EQUAL, *FAILS], 1.0, "roll back", "of its requests fail"),
-        ([*of_arms((0.5, 0.5), HONEST[:1], 300), *UP], 0.1, "wait", "a single key would end it"),
+        ([*of_arms((0.5, 0.5), HONEST[:1], 300), *UP], 0.1, "wait", "a single key could end"),
         ([*UP], 0.1, "promote", "above the margin"),  # there is no other key
-        ([*BAD, *UP], 0.1, "roll back", "lower by"),  # nor does one hold it up
+        ([*BAD, *UP], 0.1, "roll back", " lower"),  # nor does one hold it up
         ([*GOOD, *DOWN], 0.1, "promote", "above the margin"),
         (PROMPTS, 0.1, "wait", "no feedback"),
         (UNSEEN, 0.1, "wait", "no feedback"),
@@ -579,10 +579,10 @@ def partly(
 @pytest.mark.parametrize(
     ("answers", "action", "why"),
     [
-        (((28, 6), (14, 6)), "wait", "not get it equally often: 34.00% of its requests"),
-        (((28, 6), (14, 12)), "wait", "not get it equally often"),
-        (((28, 4), (14, 18)), "promote", "unless content users of one version are"),
-        (((4, 40), (14, 6)), "roll back", "its reward is lower by"),
+        (((28, 6), (14, 6)), "wait", "not get feedback equally often: 34.00% of the canary's"),
+        (((28, 6), (14, 12)), "wait", "not get feedback equally often"),
+        (((28, 4), (14, 18)), "promote", "unless satisfied users of one version are"),
+        (((4, 40), (14, 6)), "roll back", "its reward is at least 0.524 lower"),
     ],
     ids=["unequal praise", "both unequal", "a gain", "harm, and more complaints"],
 )

@@ -128,9 +128,9 @@ def test_no_gain_is_claimed_where_explored_requests_get_other_shares_of_feedback
     worth = estimate(world.file, ranking(taught), world.log(1_500, 1.0, seed=7), counted)
     assert worth.answered == [answered / 3_000, 0.1] and worth.gain.low > 0
     assert worth.unequal == (not worth.known) == (answered > 300)
-    said = "30.0% of the explored requests got feedback and 10.0% of the others"
+    said = "30.0% of the explored requests got feedback, but 10.0% of the others"
     assert (said in worth.text()) == worth.unequal
-    assert ("times as likely to answer" in worth.text()) == worth.known
+    assert ("times as likely to give feedback" in worth.text()) == worth.known
     assert worth.factor > 1
 
 
@@ -140,7 +140,7 @@ def test_promises_that_were_never_tried_are_not_enough(world: World) -> None:
     assert not made.worth.known and made.worth.effective < 20
     assert "not enough logged to say what it is worth" in made.text()
     few = learn(world.file, world.trained, world.log(30, 0.5), {"v"}, LONG)
-    assert "10 of 20 requests with feedback are held out" in few.text()
+    assert "that takes 20 held-out requests with feedback, and there are 10" in few.text()
     one = learn(world.file, world.trained, world.log(1, 0.5), {"v"}, LONG)
     assert one.logged == 1 and not one.worth.known
 
@@ -194,7 +194,7 @@ async def test_a_key_that_lies_about_one_instinct_moves_no_more_than_its_share(
     await keep(places, lies, "tickets", version)
     tree, fair = learned()
     assert tree["logged"] == 240 + 26
-    assert tree["left_out"] == {"that no user saw, or beyond what one key may teach": 240 - 26}
+    assert tree["left_out"] == {"not shown to a user, or over one key's share": 240 - 26}
     _, open_to_all = learned("--set", "serve.key_share=1")
     assert fair >= alone - 0.1
     assert (open_to_all < alone - 0.1) == would_harm

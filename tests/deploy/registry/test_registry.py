@@ -117,7 +117,7 @@ def test_what_a_judge_found_is_not_undone_by_rules_that_find_nothing(registry: R
         registry.promote(version, PRODUCTION)
     registry.attest(version, AUDIT, report_of(registry, "a-judge", "dfm"))
     registry.attest(version, AUDIT, report_of(registry))
-    message = "as a-judge judges it: defamation in the generator's directive"
+    message = "failed its audit by a-judge: defamation in the generator's directive"
     with pytest.raises(PromotionRefused, match=message) as refused:
         registry.promote(version, PRODUCTION)
     assert "if a-judge is too weak to judge" in refused.value.hint
@@ -200,7 +200,7 @@ def test_whatever_is_moved_the_registry_is_whole(moves: list[tuple[str, int]]) -
 def test_what_the_log_refuses_is_not_written(registry: Registry) -> None:
     frozen(registry, "a")
     [entry] = registry.history()
-    with pytest.raises(StoreError, match="refuses this"):
+    with pytest.raises(StoreError, match="rejects the change"):
         registry.file.append(lambda log: [replace(entry, seq=2).sealed()])
     assert registry.verify().passes and len(registry.history()) == 1
 
@@ -521,13 +521,13 @@ def forged(lines: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 @pytest.mark.parametrize(("at", "change", "fault"), [
-    (0, {"format": "promptcodebook registry 9"}, "line 1 .* has no place there"),
+    (0, {"format": "promptcodebook registry 9"}, "line 1 .* it is out of place"),
     (1, None, "line 3 .* does not hold its version"),
     (2, None, "line 5 .* does not hold its version"),
     (1, {"policy": "{}"}, "line 2 .* its policy is not sha256"),
     (3, None, "line 4 .* it says that it is entry 2"),
     (-1, {"lines": 7}, "line 9 .* the last line of a different file"),
-    (4, {"kind": "registry", "format": "promptcodebook registry 1"}, "line 5 .* no place there"),
+    (4, {"kind": "registry", "format": "promptcodebook registry 1"}, "line 5 .* out of place"),
 ])  # fmt: skip
 def test_lines_whose_sums_are_right_must_still_fit_together(
     data: bytes, empty: Registry, at: int, change: dict[str, Any] | None, fault: str

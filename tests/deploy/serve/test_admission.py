@@ -173,7 +173,7 @@ def test_keys_come_from_both_places_but_no_file_that_anybody_may_write_to(tmp_pa
     assert list(found) == ["one-4711-key", "shop-4711-key", "desk-4711-key"]
     assert set(found.values()) == {None} and admission.read_keys("", None) == {}
     path.chmod(0o666)
-    with pytest.raises(ConfigError, match="other users may write") as caught:
+    with pytest.raises(ConfigError, match="other users can write") as caught:
         admission.read_keys("", path)
     assert caught.value.hint == f"chmod 600 {path}"
     path.chmod(0o664)

@@ -380,7 +380,7 @@ async def test_a_streams_usage_is_counted_at_its_end() -> None:
     (raw(b'[{"error": {"details": [{"reason": "API_KEY_INVALID"}]}}]', 400), 502,
      "refused this server"),
     (drops(), 502, "broke off"),
-    *((says("hal", finish=f), 502, "broke off its reply") for f in ("error", "abort", "", 7)),
+    *((says("hal", finish=f), 502, "reply broke off") for f in ("error", "abort", "", 7)),
     (raw(b"x" * 1_100_000), 502, "too large"),
     (pours(b"x" * 1000, 2000), 502, "too large"),
     (outlasts, 504, "in time"),

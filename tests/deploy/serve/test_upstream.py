@@ -88,7 +88,7 @@ async def test_a_key_that_a_stream_says_in_pieces_ends_it() -> None:
         for sent in ([whole], [whole[:100], whole[100:]], single):
             with pytest.raises(Refusal) as caught:
                 await passed_on(streams(*sent), key, passed := list[bytes]())
-            assert "own key" in str(caught.value) and caught.value.status == 502
+            assert "this server's key" in str(caught.value) and caught.value.status == 502
             text = b"".join(passed)
             assert key[:5].encode() not in text and text.count(b"delta") <= 5
         assert text.startswith(events("The key is "))

@@ -158,7 +158,7 @@ def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> N
     test = next(r for r in markup.split("<tr>") if ">test-59</a>" in r)  # always fails
     assert "test-59 failed execute: CallTimeout: no reply in 120 s fine failed" in flat(test)
     page = screens.example_screen(followed, "ex", "9")
-    assert page.status == 404 and "it was in step 1 and 2 more" in shown(page)
+    assert page.status == 404 and "it was in step 1 and in 2 more" in shown(page)
     assert "pco runs show" in shown(page)
 
 

@@ -156,7 +156,7 @@ def test_a_local_model_reads_text_and_takes_the_form_of_a_reply() -> None:
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     with pytest.raises(RequestRefused, match=r"reads only text.* of type 'image_url'") as caught:
         job_of(Request("executor", (read_message(picture),)))
-    assert caught.value.hint.startswith("give roles.executor.model")
+    assert caught.value.hint.startswith("set roles.executor.model to a model")
     with pytest.raises(RequestRefused, match=r"response_format\.type must be text"):
         bad = Sampling(extra={"response_format": {"type": "grammar"}})
         job_of(Request("executor", (), sampling=bad))

@@ -137,7 +137,7 @@ async def test_a_mark_in_a_message_is_text_and_no_mark() -> None:
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"text": "x" * 100}, "the prompt has 103 tokens, and tiny reads 64"),
+    ({"text": "x" * 100}, "the prompt has 103 tokens, but tiny reads up to 64"),
     ({"top_p": 1.5}, "top_p must be at most 1"),
     ({"schema": {"type": "string", "pattern": "x"}}, "'pattern'"),
 ])  # fmt: skip

@@ -107,7 +107,7 @@ async def test_what_cannot_be_enforced_is_refused(client: openai.AsyncOpenAI) ->
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     with pytest.raises(openai.BadRequestError, match="cannot be enforced"):
         await ask(client, "Which?", response_format=form)
-    with pytest.raises(openai.BadRequestError, match="tokens, and the model reads 16384"):
+    with pytest.raises(openai.BadRequestError, match="tokens, but the model reads at most 16384"):
         await ask(client, "word " * 20_000)
 
 

@@ -176,9 +176,9 @@ def ends_in(reason: str) -> Answer:
     (Answer("<html>", 502), errors.ServerFault, "502", 0.0),
     (Answer("<html>"), errors.ServerFault, "not a chat completion", 0.0),
     (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), errors.RequestRefused, "redirects", 0.0),
-    (Answer(drops=True), errors.ServerFault, "broke the connection", 0.0),
+    (Answer(drops=True), errors.ServerFault, "dropped the connection", 0.0),
     (Answer(hangs=True), errors.CallTimeout, "in time", 0.0),
-    (says(stop="refusal"), errors.ReplyWithheld, "withheld the reply (refusal)", 0.0),
+    (says(stop="refusal"), errors.ReplyWithheld, "blocked the reply (refusal)", 0.0),
 ])  # fmt: skip
 async def test_each_failure_becomes_ours_and_none_shows_the_key(
     site: Site, claude: Provider, answer: Answer, kind: type[errors.LMError], text: str, wait: float
@@ -249,7 +249,7 @@ async def test_a_stream_that_breaks_off_is_a_failure(site: Site, claude: Provide
     text = block(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "a"})
     site.script(streams(BEGUN, *text, drops=True), streams(BEGUN, *text))
     for _ in range(2):
-        with pytest.raises(errors.ServerFault, match="broke the connection"):
+        with pytest.raises(errors.ServerFault, match="dropped the connection"):
             await claude.streamed(messages=CONVERSATION)
 
 

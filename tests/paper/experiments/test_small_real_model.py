@@ -87,7 +87,7 @@ def test_a_router_that_reads_embeddings_stands_beside_the_one_that_does_not(tmp_
     words, both = (measured.results[f"{name}-0"]["rows"]["learned"] for name in ("route", "embed"))
     assert (words["calls"], both["calls"]) == (1.0, 2.0)
     assert "### With embeddings" in page
-    assert "Learned with embeddings - learned by words, 1 seed: " in page
+    assert "Learned with embeddings minus learned from words, 1 seed: " in page
 
 
 def test_a_cell_with_other_settings_is_measured_anew(tmp_path: Path) -> None:
@@ -165,6 +165,6 @@ def test_the_page_says_whether_the_goals_were_met_by_the_intervals(
     }
     page = _page(runs, tmp_path)
     assert "| learned - best_single |" in page and "| oracle - none | +0.750" in page
-    assert f"above best single {word}" in page
+    assert f"beats best single ({word})" in page
     assert "Verdicts: So (3)." in page
     assert f"{'88' if learned == 70 else '24'} %" in page.partition("Share of the right")[2]

@@ -191,7 +191,7 @@ def test_attempts_that_were_lost_are_named_apart_from_what_training_took(tmp_pat
     for results, message in (({"pco/0": found[0], "pco/1": found[0]}, "16 attempts"), ({}, "")):
         results = results or {"pco/0": found[1]}
         page = "\n".join(map(str, about(Results(order, lab, results, {}), "constraints")))
-        assert (message in page) and ("brought no answer" in page) == bool(message)
+        assert (message in page) and ("got no answer" in page) == bool(message)
         assert ("at most 18,704 tokens" in page) == bool(message)
     lab.close()
 

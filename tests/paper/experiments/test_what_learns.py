@@ -208,9 +208,9 @@ def test_the_pages_count_the_rows_that_mattered_as_the_table_does() -> None:
         counts.append((found.count("matters"), len(found)))
     (real, of_real), (simulated, of_simulated) = counts
     said = page.read_text("utf-8")
-    assert f"Of {of_real} rows in which a part was expected to matter, {real} did" in said
-    assert f"In simulated worlds {simulated} of {of_simulated} did" in said
-    claim = f"in {real} of the {of_real} comparisons where we expected it to, and in "
+    assert f"In {real} of {of_real} rows where we expected a part to matter, it did" in said
+    assert f"In simulated worlds, parts mattered in {simulated} of {of_simulated} such rows" in said
+    claim = f"in {real} of the {of_real} comparisons where we expected a loss, and in "
     claim += f"{simulated} of {of_simulated} in simulated worlds"
     assert claim in " ".join(readme.read_text("utf-8").split())
 
@@ -223,7 +223,7 @@ def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
     results = {name: listed[name].measure(lab) for name in names}
     assert [*results["sim/bare/1"]] == ["sound", "phi-fixed"]
     page = markdown(Page("x", what_learns.simulated_blocks(Results(order, lab, results, {}))))
-    assert "**Simulated.** 1 worlds" in page
+    assert "**Simulated.** Each of 1 worlds" in page
     assert page.count("| late-8 |") == 3
 
 
@@ -249,7 +249,7 @@ def page(tmp_path: Path, **arms: list[dict[str, Any]]) -> tuple[str, list[PageTa
     with closing(open_lab(tmp_path, "simulated")) as lab:
         made = LEAN.page(Results(ExperimentRequest(LEAN, "default", 1), lab, results, {}))
     texts = [block for block in made.blocks if isinstance(block, str)]
-    [decided] = [text for text in texts if "Set before" in text]
+    [decided] = [text for text in texts if "set beforehand" in text]
     return decided, made.tables
 
 

@@ -94,7 +94,7 @@ def test_its_calls_are_metered_and_its_settings_are_stored(tmp_path: Path, insta
     assert total(run) == len(lm.history)
     # 6 levels on 16 and on 8 examples, and the verdict's two rows on 8.
     assert (run.usage["updater"].calls, run.usage["executor"].calls) == (6, 6 * 24 + 2 * 8)
-    assert "theirs 1.0 tried 6 prompts in 144 rollouts; what it kept earned" in run.verdict
+    assert "theirs 1.0 tried 6 prompts in 144 rollouts; its choice earned" in run.verdict
     with closing(RunStore.open(run.path)) as store:
         concluded, trained = store.outline().conclusion, store.trained()
     assert trained is not None and trained.calls == 6 + 6 * 24, "what the optimizing alone took"

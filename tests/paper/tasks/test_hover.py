@@ -139,7 +139,7 @@ def test_labels_of_other_spellings_and_titles_from_supporting_facts(folder: Path
     assert example.target == "NOT_SUPPORTED"
     assert score.gold_titles(example) == ("Mill", "Barn")
     assert example.fields["supporting_facts"] == facts
-    assert "1 of the 5 claims rest on pages that the corpus does not hold" in task.description
+    assert "1 of the 5 claims need pages whose titles the corpus lacks" in task.description
 
 
 def test_claims_without_text_join_once_the_corpus_holds_their_pages(folder: Path) -> None:

@@ -154,12 +154,12 @@ def right(shown: Mapping[str, str]) -> bool:
 
 @pytest.mark.parametrize(("score", "decision", "why"), [
     (lambda s: 0.9 if right(s) else 0.2, "use it", "it agrees with people"),
-    (lambda s: 0.5, "do not trust it", "may be chance"),
-    (lambda s: len(s["answer"]) % 2 / 2, "do not trust it", "may be chance"),
+    (lambda s: 0.5, "do not trust it", "may be due to chance"),
+    (lambda s: len(s["answer"]) % 2 / 2, "do not trust it", "may be due to chance"),
     (
         lambda s: float(right(s) or (len(s["answer"]) > 8 and hash_of(s) % 2)),
-        "use it with its error in the interval",
-        "κ is below 0.8, or its lower end below 0.6",
+        "use it, with intervals that include its error",
+        "κ is below 0.8, or the lower end of its interval below 0.6",
     ),
 ])  # fmt: skip
 def test_a_judge_is_trusted_as_far_as_it_agrees_with_people(
@@ -181,7 +181,7 @@ def test_twenty_labels_are_enough_to_tell(
 ) -> None:
     write(tmp_path / "labels.csv", answers(count))
     found = calibrated(judging(lambda shown: {"score": float(right(shown))}), tmp_path).json
-    assert ("a decision takes 20 judged answers" not in found["why"]) == enough
+    assert ("a decision needs 20 judged answers" not in found["why"]) == enough
 
 
 def hash_of(shown: Mapping[str, str]) -> int:
@@ -197,12 +197,12 @@ def test_what_a_judge_cannot_judge_is_counted_and_nothing_is_paid_for_twice(
         lambda s: None if s["reference"] in ("4", "9") else {"score": 0.7 if right(s) else 0.1}
     )
     stopped = calibrated(server, tmp_path, "--budget", "21calls")
-    stopped.error(3, "budget", "what was paid for so far is kept")
+    stopped.error(3, "budget", "everything paid for so far is kept")
     assert len(server.bodies) == 21
     found = calibrated(server, tmp_path).json
     counts = found["judged"], len(found["failures"]), found["blank"]
     assert counts == (28, 2, 1) and "RequestRefused" in found["failures"][0]
-    assert found["decision"] == "use it with its error in the interval"
+    assert found["decision"] == "use it, with intervals that include its error"
     assert found["why"] == "7% of the answers could not be judged"
     asked = Counter(json.dumps(body["messages"]) for body in server.bodies)
     assert len(asked) == 30 and asked.total() <= 32, "only what was refused is asked again"
@@ -258,7 +258,7 @@ def run(
     assert made.code == 0, made.err
     verdict = made.json
     assert verdict["verdict"].startswith("Worth deploying: "), verdict["verdict"]
-    assert "no interval counts its error. To add it: `pco judge sheet`." in verdict["verdict"]
+    assert "the intervals ignore its error. To include it: `pco judge sheet`." in verdict["verdict"]
     return tmp_path
 
 
@@ -278,7 +278,7 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
     found.error(2, "does not show the judge", "pco judge sheet RUN")
     label(run, lambda answer: answer[-1] not in "0123456789")  # none without any instruction
     found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
-    assert "but not those of none: its error there is not known." in found["sentence"]
+    assert ", except for 'none', where the error is unknown." in found["sentence"]
 
     listed = pco("judge", "sheet", "last", "--n", "30", cwd=run)
     assert listed.code == 0 and "pco judge verdict last labels.csv" in listed.out
@@ -291,9 +291,9 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
     found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
     assert (
         found["worth"] is False
-        and "by people's labels on 30 of 72 test inputs" in (found["sentence"])
+        and "using people's labels on 30 of 72 test inputs" in (found["sentence"])
     )
-    assert "To add it: `pco judge sheet`" not in found["sentence"]
+    assert "To include it: `pco judge sheet`" not in found["sentence"]
     gain = next(row["gain"] for row in found["rows"] if row["name"] == "learned")
     assert gain["low"] < 0 < gain["high"] and gain["mean"] == 0.0
     assert found["sentence"] in pco("runs", "show", "last", "--json", cwd=run).out
@@ -317,7 +317,7 @@ def test_a_run_that_is_resumed_keeps_its_verdict_by_labels(run: Path) -> None:
     assert pco("judge", "sheet", "last", "--n", "30", cwd=run).code == 0
     label(run)
     found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
-    assert "by people's labels" in found["sentence"]
+    assert "using people's labels" in found["sentence"]
     again = pco("train", "--resume", "last", "--budget", "1500calls", "--json", cwd=run)
     assert again.json["verdict"] == found["sentence"] and again.json["rows"] == found["rows"]
 

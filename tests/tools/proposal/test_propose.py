@@ -105,7 +105,7 @@ def test_a_large_file_is_validated_and_judged_on_a_sample(
     dataset = load_settings(load_config(made).data, tmp_path)
     if folds:
         assert (made["verdict_examples"], made["validation"]["examples"]) == (300, 150)
-        assert "judged  on 300 of the test rows; the best states on 150 of val" in result.out
+        assert "judged  on 300 of the test rows; the best states on 150 validation" in result.out
     else:
         assert (len(dataset.test), len(dataset.val)) == (300, 150) and made["data"]["stratify"]
     assert "300 test rows find a gain of 8 points in four of five cases" in result.out
@@ -203,14 +203,14 @@ def test_a_column_of_chat_messages_is_found(tmp_path: Path) -> None:
     assert result.code == 0, result.err
     found = settings(tmp_path / "chat")["data"]
     assert (found["messages"], found["path"]) == ("messages", "../talks.jsonl")
-    assert "cannot give a verdict, which takes at least 20" in result.out
+    assert "cannot give a verdict, which needs at least 20" in result.out
 
 
 def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "mine.csv", rows(80, label=lambda n: KINDS[n % 3], why="so it is"))
-    propose(tmp_path).error(2, "there is no terminal to ask on", "--yes")
+    propose(tmp_path).error(2, "there is no terminal to confirm it", "--yes")
     propose(tmp_path, "--yes", "--target", "lable").error(2, "did you mean 'label'")
     propose(tmp_path, "--yes", "--reward", "f2").error(2, "unknown kind 'f2'", "kinds: ")
     assert not (tmp_path / "pco.toml").exists()

@@ -1,8 +1,9 @@
 """How good is an answer? `pco train` calls `reward` for every answer; change it to fit your task.
 
-`example.input` and `example.target` are the row's columns, `example.fields` has all of them.
-Return a number in reward_range (0 to 1 unless pco.toml says otherwise), or a Score whose feedback
-tells the critic what was wrong: the more precise the feedback, the better the codebook learns."""
+`example.input` and `example.target` are the row's input and target; `example.fields` has all
+columns. Return a number in reward_range (0 to 1 unless pco.toml says otherwise), or a Score whose
+feedback tells the critic what was wrong. The more precise the feedback, the better the codebook
+learns."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ SPANISH = r"\b(?:el|la|los|las|un|una|de|del|en|y|que|es|no|se|por|con|para|su|n
 
 
 def language_of(text: str) -> str:
-    """The language by its script; of Latin letters Spanish alone is known, by its small words."""
+    """The language, by script. In Latin script it knows only Spanish, by its small words."""
     found = {name: len(re.findall(script, text)) for name, script in SCRIPTS.items()}
     if 2 * sum(found.values()) >= sum(map(str.isalpha, text)) > 0:
         return "Korean" if found["Korean"] else "Japanese" if found["Japanese"] else "Chinese"

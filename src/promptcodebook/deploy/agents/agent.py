@@ -37,7 +37,7 @@ _VARIABLES = (
 _OURS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _LINE = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
 _LINE_OF = '{"id": ..., "output": ...}'
-_UNHEARD = "it must call OpenAI's API: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
+_UNHEARD = "it must call OpenAI's API: OPENAI_BASE_URL and OPENAI_API_KEY point here"
 _HINT = "put {{pco}} into the agent's system prompt, or name its current prompt: --prompt FILE"
 
 
@@ -145,7 +145,7 @@ class Agent:
             except ExecutorError as error:
                 useful = False
                 if not endpoint.calls:
-                    what = endpoint.refused or "the agent fails before it asks its model"
+                    what = endpoint.refused or "the agent fails before it calls its model"
                     what = f"{what} ({error})"
                     raise ConfigError(what, hint=f"{error.hint}; {_UNHEARD}") from None
         if not endpoint.placed:
@@ -172,7 +172,7 @@ class Agent:
                 raise endpoint.failure
             if not work.done():
                 what = f"the agent did not answer within {self.seconds:g} s (example {example.id})"
-                hint = "find out where it hangs; Agent(seconds=) limits it"
+                hint = "find out where it hangs; Agent(seconds=) sets the limit"
                 raise ExecutorError(what, hint=hint)
             return work.result()
         finally:
@@ -267,8 +267,8 @@ class Agent:
         if status:
             lines = complaint.splitlines()
             last = ([line for line in lines if "rror" in line] or lines or [""])[-1][:300]
-            what = f"the agent ended with status {status}"
-            cut = "raise roles.executor.max_tokens: its model's reply was cut there"
+            what = f"the agent exited with status {status}"
+            cut = "raise roles.executor.max_tokens: it truncated the model's reply"
             hint = cut if endpoint.truncated else "try it by hand"
             raise ExecutorError(f"{what}: {last}" if last else what, hint=hint)
         return answer_of(printed)
@@ -296,8 +296,8 @@ class _Child:
                 what = "the agent's answer does not say which request it is for"
                 raise ExecutorError(what, hint=f"print it with the request's id: {_LINE_OF}")
         if status := await self.status():
-            raise ExecutorError(f"the agent ended with status {status}", hint="run it yourself")
-        raise ExecutorError("the agent ended before it answered", hint=f"print {_LINE_OF}")
+            raise ExecutorError(f"the agent exited with status {status}", hint="run it yourself")
+        raise ExecutorError("the agent exited before it answered", hint=f"print {_LINE_OF}")
 
     async def line(self) -> str:
         """The next line that it prints; "" = it has ended."""
@@ -348,7 +348,7 @@ async def _called(returned: Awaitable[str | Output]) -> Output:
 
 def _nowhere(endpoint: TrainingEndpoint, kind: type[PcoError]) -> PcoError:
     asked = f"none of its {endpoint.calls} calls has it" if endpoint.calls else "it made no call"
-    what = f"the prompt is missing from what the agent asks its model: {asked}"
+    what = f"the prompt is missing from the agent's calls to its model: {asked}"
     return kind(what, hint=_HINT if endpoint.calls else _UNHEARD)
 
 

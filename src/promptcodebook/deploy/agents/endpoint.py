@@ -215,7 +215,7 @@ class TrainingEndpoint:
     def _admit(self, choices: int) -> None:
         """Counts the calls of a request before any is made. Raises Refusal beyond a cap."""
         if choices > self.most_calls - self.calls:
-            self._end(f"the agent asks its model more than {self.most_calls} times", "most_calls")
+            self._end(f"the agent calls its model more than {self.most_calls} times", "most_calls")
         if self.tokens > self.most_tokens:
             self._end(f"the agent's calls exceed {self.most_tokens:,} tokens", "most_tokens")
         if self.failure is not None:

@@ -137,7 +137,7 @@ class HazardJudge:
             at = text.casefold().find(claim.quote.casefold()) if claim.quote else -1
             start, end = (at, at + len(claim.quote)) if 0 <= at < len(text) else (0, len(text))
             kind, grave, quote = claim.hazard, claim.severity, excerpt(text[start:end])
-            reason = claim.reason or f"it is of the category {kind_in_words(kind)}"
+            reason = claim.reason or f"it belongs to the category {kind_in_words(kind)}"
             findings.append(Finding(where, kind, grave, start, end, quote, reason, "judge"))
         return findings
 
@@ -145,7 +145,7 @@ class HazardJudge:
 FORMAT = "promptcodebook audit 1"
 NO_DATA = "copies of training data: there was no data to compare with"
 _NO_JUDGE = "hazards: no model judged the texts"
-_FIELD = "it is sent with every request, and decides more than how replies are sampled"
+_FIELD = "it is sent with every request, and affects more than sampling"
 _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 
 
@@ -203,7 +203,7 @@ class AuditReport:
             message = f"this is not an audit report: {place}"
             raise PolicyError(message, hint="pco registry audit REF --json") from None
         if report.format != FORMAT:
-            message = f"a report of another format: {report.format!r}"
+            message = f"a report in a different format: {report.format!r}"
             raise PolicyError(message, hint="audit the policy again")
         return report
 
@@ -240,7 +240,7 @@ async def audit_with_judge(
     """The same, with the hazards that `judge` sees. Raises LMError without a verdict, and
     ConfigError for a model that is too weak."""
     if weak := await judge.weakness():
-        hint = "name a stronger one: --set roles.judge.model=SPEC; or --rules-only asks no model"
+        hint = "name a stronger judge: --set roles.judge.model=SPEC; or use --rules-only"
         raise ConfigError(f"{judge.model} is too weak to judge hazards: {weak}", hint=hint)
     report, texts = audit(policy, training), texts_of(policy)
     findings = _sorted([*report.findings, *await judge.findings(texts)], texts)

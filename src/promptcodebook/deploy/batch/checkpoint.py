@@ -156,9 +156,9 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
     }
     changes = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
     more = f", and {len(changes) - 3} more" if len(changes) > 3 else ""
-    hint = f"repeat the first command; or {again} --restart discards the paid answers"
+    hint = f"repeat the first command, or discard the paid answers: {again} --restart"
     if changed == ["ray"]:
         alone = f"{again} --ray local continues on this machine only"
         hint = alone if known.get("ray") else "leave out --ray"
     why = f"{'; '.join(changes[:3])}{more}"
-    raise RunChanged(f"{folder} holds a different batch, which is not finished: {why}", hint=hint)
+    raise RunChanged(f"{folder} holds a different, unfinished batch: {why}", hint=hint)

@@ -40,7 +40,7 @@ class _Typed(command.Typed):
 @command.options
 def batch(
     ref: command.Ref,
-    source: Path = typer.Argument(..., metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet."),
+    source: Path = typer.Argument(..., metavar="IN", help="A .jsonl, .csv, .tsv or .parquet file."),
     target: Path = typer.Argument(..., metavar="OUT", help="The file to write."),
     input_column: str = typer.Option(
         "", "--input", help="The column of IN to answer, or a template; default: as in training."
@@ -55,10 +55,10 @@ def batch(
     """Answer every row of IN with a policy, and write OUT in the same order.
 
     OUT has the rows of IN with three more columns: answer, route (the instincts in the prompt) and
-    error. If a row fails, the others continue and the exit code is 1. --restart asks that row
-    again; the other answers come from the reply cache. OUT.part holds the results until OUT is
-    complete. After Ctrl-C, a kill, a full disk or a reached budget, the same command continues and
-    pays for no finished reply twice. A budget covers all these sessions."""
+    error. If a row fails, the other rows continue and the exit code is 1. --restart retries that
+    row; the other answers come from the reply cache. OUT.part holds the results until OUT is
+    complete. If the command is interrupted or killed, or runs out of disk space or budget, rerun it
+    to resume. No finished reply is paid for twice. A budget covers all sessions together."""
     reference = command.resolved(ref, trust=typed.trust, use=True)
     typed.given("pco batch").require_objects(reference)
     if input_column:
@@ -112,5 +112,5 @@ def _summary_text(target: Path, summary: Summary) -> str:
         rows = f"{summary.failed} of {plural(summary.rows, 'row')} failed"
         lines.append(command.wrap_text(f"{rows}; the first: {summary.first_error}", ""))
         asked = "it" if summary.failed == 1 else "them"
-        lines.append(f"--restart asks {asked} again; replies in the cache cost nothing")
+        lines.append(f"--restart answers {asked} again; cached replies cost nothing")
     return "\n".join(lines)

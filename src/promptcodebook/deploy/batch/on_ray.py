@@ -58,7 +58,7 @@ def answer_on_ray(
     """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
     Raises MissingExtra without ray, and ConfigError where no cluster answers or for a budget."""
     if any(value is not None for _, value in config.budget):
-        message = "a budget cannot be kept across the processes of a cluster"
+        message = "a budget cannot be enforced across the processes of a cluster"
         raise ConfigError(message, hint="leave out --budget, or leave out --ray")
     here = max(2, os.cpu_count() or 1)
     ray = join_cluster(address, here)
@@ -274,7 +274,8 @@ def join_cluster(address: str, width: int) -> Any:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     ray = import_extra("ray", "answering rows on a cluster", "ray")
     if address == LOCAL and tuple(map(int, ray.__version__.split(".")[:2])) < _LEAST_RAY:
-        message = f"ray {ray.__version__} is older than 2.60, the first version tested with tokens"
+        message = f"ray {ray.__version__} is older than 2.60, the first version tested with "
+        message += "authentication tokens"
         raise ConfigError(message, hint="pip install 'ray>=2.60'")
     with socket.socket() as taken:
         # Ray's dashboard asks cloud providers' addresses which of them it runs at, whatever its

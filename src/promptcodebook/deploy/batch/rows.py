@@ -72,7 +72,7 @@ def survey(path: Path) -> RowFile:
             count += 1
         columns = tuple(found)
     if not count:
-        raise DataError(f"{path} has no rows", hint="give it at least one")
+        raise DataError(f"{path} has no rows", hint="add at least one row")
     return RowFile(path, kind, columns, count, file_mark(path))
 
 

@@ -94,7 +94,7 @@ class BatchSession:
         _require_columns(source, file)
         folder = checkpoint_of(order.target)
         if order.target.exists() and not folder.exists() and not order.restart:
-            hint = f"{order.again} --restart makes it again; replies in the cache cost nothing"
+            hint = f"{order.again} --restart creates it again; cached replies cost nothing"
             raise errors.ConfigError(f"{order.target} already exists", hint=hint)
         job = {
             "input": source.mark,
@@ -178,7 +178,7 @@ def _require_columns(source: RowFile, file: PolicyFile) -> None:
         there = ", ".join(map(repr, source.columns))
         meant = errors.did_you_mean(missing[0], source.columns)
         lack = f"no column {missing[0]!r}{meant}, which the policy reads; its columns are {there}"
-        hint = 'name the column, or a template of several: --input "{title}: {body}"'
+        hint = 'name a column, or combine several in a template: --input "{title}: {body}"'
         raise errors.DataError(f"{source.path} has {lack}", hint=hint)
 
 
@@ -281,6 +281,6 @@ class _Order:
     def _hopeless(self) -> errors.TooManyFailures:
         first, *more = self._failures()
         rows = f"{len(more) + 1} rows" if more else "row"
-        message = f"the last {rows} asked failed, so the batch stops before the others fail; the "
+        message = f"the last {rows} failed, so the batch stops before more rows fail; the "
         message += f"first, at {first.stage}: {first.kind}: {first.message}"
         return errors.TooManyFailures(message, hint=first.hint or "pco doctor")

@@ -31,8 +31,8 @@ def export(
 ) -> None:
     """Export a policy in another tool's format.
 
-    Exported code is a folder that includes the policy. Through the package, each input gets exactly
-    the prompt that the policy composes."""
+    Code is exported as a folder that includes the policy. The code uses this package, so each input
+    gets exactly the prompt that the policy composes."""
     reference = resolved(ref, trust=trust, use=True)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
@@ -50,7 +50,7 @@ def export(
         return
     note(f"wrote {', '.join(written)}")
     if not made.live:
-        note("as the file says, it does not choose instincts for each input")
+        note("as the file itself notes, it does not choose instincts for each input")
 
 
 def export_registry(
@@ -83,5 +83,5 @@ def _write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
     except OSError as error:
         raise ConfigError(
             f"cannot write {folder or next(iter(texts))}: {error.strerror}",
-            hint="choose a place that you may write to and that has space",
+            hint="choose a writable location with free space",
         ) from error

@@ -55,7 +55,7 @@ def _code(about: str, target: str, template: str) -> Form:
             raise ConfigError(
                 f"the policy composes a prompt for each of the stages {', '.join(file.stages)}, "
                 "but exported code calls a model once",
-                hint="--to json, and in a program with these stages: load_policy(...).compose(x)",
+                hint="--to json, then load_policy(...).compose(x) in a program with these stages",
             )
         calls = ", ".join(_CALLS[role] for role in file.asks)
         fields = file.answer_fields
@@ -63,7 +63,7 @@ def _code(about: str, target: str, template: str) -> Form:
             "name": name,
             "digest": f"sha256:{file.digest}",
             "version": version("promptcodebook"),
-            "how": calls or "no call routes or composes, so no model has to be named",
+            "how": calls or "routing and composing call no model, so none has to be named",
             "trust": ", trust=True" if file.beyond_sampling else "",
             # Names as they may stand in a comment of any language.
             "fields": ", ".join(re.sub(r"[^\w.-]", "?", each) for each in fields)
@@ -82,7 +82,7 @@ def _system_prompt(file: PolicyFile, name: str) -> Export:
     """The policy's best prompt for every input: its row of the verdict, it, and what it lacks."""
     try:
         row, prompt = BEST_FIXED, file.fixed_prompt(BEST_FIXED)
-        which = "the composed prompt that did best for all inputs (row best_fixed)"
+        which = "the composed prompt that scored best over all inputs (row best_fixed)"
     except PolicyError:
         row, prompt = CONCAT, Prompt(file.concat)
         which = "all instincts at once (row concat)"
@@ -100,9 +100,9 @@ def _system_prompt(file: PolicyFile, name: str) -> Export:
 
 FORMS: Mapping[str, Form] = {
     "json": Form("the policy file", lambda file, name: Export({_POLICY: file.text()}, live=True)),
-    "dspy": _code("a dspy.Module Composed", "program.py", "dspy"),
+    "dspy": _code("a dspy.Module named Composed", "program.py", "dspy"),
     "langchain": _code("a runnable composed() to put before a chat model", "chain.py", "langchain"),
-    "mlflow": _code("a model as code, from inputs to prompts", "model.py", "mlflow"),
+    "mlflow": _code("a model as code, mapping inputs to prompts", "model.py", "mlflow"),
     "openai-system-prompt": Form(
         "one system message for all inputs, the verdict's best_fixed or concat", _system_prompt
     ),

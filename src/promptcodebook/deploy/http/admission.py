@@ -91,7 +91,7 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
     if mode & stat.S_IWOTH and os.name != "nt":
-        message = f"other users may write to {path}, and could let anyone in"
+        message = f"other users can write to {path} and could let anyone in"
         raise ConfigError(message, hint=f"chmod 600 {shell(path)}")
     own = [(number, line.partition("#")[0].split(None, 1)) for number, line in enumerate(lines, 1)]
     if not any(words for _, words in own):
@@ -104,7 +104,7 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
 
 def _checked(key: str, where: str) -> str:
     if len(key) < _LEAST_KEY or not key.isascii() or " " in key:
-        must = f"it must have {_LEAST_KEY} characters or more, without a space"
+        must = f"it must have at least {_LEAST_KEY} characters and no spaces"
         raise ConfigError(f"{where} is not a key: {must}", hint="openssl rand -hex 24")
     return key
 
@@ -284,7 +284,7 @@ class BodyReader:
                             raise _busy("too many long bodies are being received")
                         held += more
             except TimeoutError:
-                text = f"the body did not come within {self._wait_s:g} s"
+                text = f"the body did not arrive within {self._wait_s:g} s"
                 raise Refusal(text, status=408) from None
             yield bytes(data)
         finally:
@@ -493,7 +493,7 @@ class Admission:
                 visit.caller = self._callers.admit(request.headers)
                 self._rate.take(visit.caller)
             if found is None:
-                raise Refusal("nothing is at this address", status=404, kind="not_found")
+                raise Refusal("there is nothing at this address", status=404, kind="not_found")
             method, answer = found
             allowed = ("GET", "HEAD") if method == "GET" else (method,)
             if request.method not in allowed:
@@ -547,7 +547,7 @@ class Admission:
     def place(self, visit: RequestContext) -> Generator[None]:
         """Room for a completion. Raises Refusal when there is none, or none for this caller."""
         if not self._places.take(visit.caller):
-            others = "; the remaining places are for other keys" if self._places.free else ""
+            others = "; the places left are reserved for other keys" if self._places.free else ""
             message = f"{self.in_flight} completions are under way, and no more may wait{others}"
             raise _busy(message)
         try:

@@ -134,7 +134,7 @@ def call_of(tree: Mapping[str, Any]) -> ChatCall:
 def to_call(body: ChatRequest) -> ChatCall:
     """Raises Refusal with the field at fault."""
     if body.n not in (None, 1):
-        raise Refusal("a call gets one choice here: n must be 1", param="n")
+        raise Refusal("this server returns one choice per call: n must be 1", param="n")
     usage = (body.stream_options or {}).get("include_usage")
     if not isinstance(usage, bool | None):
         raise Refusal("include_usage must be true or false", param="include_usage")
@@ -168,11 +168,11 @@ def read_fields(kind: type[_B], tree: Mapping[str, Any]) -> _B:
 
 def parse_body(data: bytes) -> Mapping[str, Any]:
     if len(data) > _MOST_VALUES and _has_too_many_values(data):
-        raise Refusal(f"the body has more than {_MOST_VALUES:,} values in it", status=413)
+        raise Refusal(f"the body has more than {_MOST_VALUES:,} values", status=413)
     try:
         tree: object = parse_json(data)
     except ValueError:
-        message = "the body is not JSON, or it is too deep or holds a number out of range"
+        message = "the body is not JSON, is nested too deeply, or holds a number out of range"
         raise Refusal(message) from None
     if not isinstance(tree, dict):
         raise Refusal("the body is not an object")

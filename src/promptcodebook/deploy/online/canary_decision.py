@@ -112,7 +112,7 @@ def decide_without_one(
         return whole
     for key, _ in given.most_common(_ASKED):
         if without(key).action != whole.action:
-            why = f"a single key would end it: {whole.why}"
+            why = f"a single key could end the canary: {whole.why}"
             return replace(whole, action="wait", why=why)
     return whole
 
@@ -151,7 +151,7 @@ def decide(
     1."""
     if not -1 < margin < 1:
         raise ConfigError(
-            f"a margin of {margin:g} cannot be a difference of two rewards",
+            f"the margin {margin:g} is not between -1 and 1",
             hint="--margin 0.02, or --margin -0.02 for 'not worse than by 0.02'",
         )
     low, high, factor = contrast(canary, control, REWARD_ALPHA)
@@ -164,17 +164,17 @@ def decide(
     elif not all(rewards):
         why = f"no feedback on the {'control' if rewards[0] else 'canary'}"
     elif high < min(0.0, margin):
-        action, why = "roll back", f"its reward is lower by {-high:.3f} or more"
+        action, why = "roll back", f"its reward is at least {-high:.3f} lower"
     elif low > margin:
-        gain = f"its gain in reward is {low:+.3f} or more"
+        gain = f"its gain in reward is at least {low:+.3f}"
         claim = f"{gain}, above the margin of {margin:g}"
         worst = canary + ValueCounts.share(0.0, silent[0])
         best = control + ValueCounts.share(silent[1], silent[1])
         # No assumption is needed if it is a gain though all who are silent count against it.
         if difference(worst, best, REWARD_ALPHA)[0] > margin:
-            action, why = "promote", f"{claim}, whatever the users without feedback would say"
+            action, why = "promote", f"{claim}, whatever users who gave no feedback would say"
         elif doubt := _doubt((canary, control), silent, margin):
-            why = f"among users who give feedback {gain}, but {doubt}"
+            why = f"among users who give feedback, {gain}, but {doubt}"
         else:
             action, why = "promote", claim
             if factor > 1:
@@ -196,7 +196,7 @@ def _doubt(
 
     def shares(counts: Sequence[float]) -> str:
         ours, theirs = (count / n for count, n in zip(counts, requests, strict=True))
-        return f"{ours:.2%} of its requests and {theirs:.2%} of the control's"
+        return f"{ours:.2%} of the canary's requests and {theirs:.2%} of the control's"
 
     def ratio(counts: Sequence[float], more: Sequence[float]) -> Ends:
         ours, theirs = (
@@ -207,8 +207,8 @@ def _doubt(
 
     less, most = rate_ratio(arms[0].n, arms[1].n, share, ANSWER_ALPHA)
     if not 1 / ALIKE < less <= most < ALIKE:
-        early = "it is too early to say that both get feedback equally often"
-        why = "the versions do not get it equally often" if less > 1 or most < 1 else early
+        early = "it is too early to say that both versions get feedback equally often"
+        why = "the versions do not get feedback equally often" if less > 1 or most < 1 else early
         return f"{why}: {shares([arm.n for arm in arms])} got feedback"
     granted = max(0.0, -margin), max(0.0, margin)
     praise = [arm.n * (arm.mean or 0.0) for arm in arms]
@@ -221,10 +221,11 @@ def _doubt(
 
 
 def unless(factor: float, where: str) -> str:
-    return f"unless content users of {where} are {min(factor, 100):.3g} times as likely to answer"
+    times = f"{min(factor, 100):.3g} times"
+    return f"unless satisfied users of {where} are {times} as likely to give feedback"
 
 
 def _harm_text(name: str, least: float) -> str:
     if name == "failed":
         return f"at least {least:.1%} more of its requests fail"
-    return f"a request takes at least {least * FULL[name]:,.3g} more {name}"
+    return f"its requests take at least {least * FULL[name]:,.3g} more {name} on average"

@@ -60,7 +60,7 @@ def feedback(
 ) -> None:
     """Add late feedback from a file, or erase what is stored about requests.
 
-    FILE has the columns request_id and reward, and may have feedback and key. No row is added
+    FILE has the columns request_id and reward, and optionally feedback and key. No row is added
     twice."""
     if words[0] == "erase":
         if wrong := [each for each in words[1:] if not is_request_id(each)]:
@@ -89,8 +89,8 @@ def feedback(
     kept = {name: became[name] for name in ("unknown", "erased", "conflict", "full")}
     kept = {"kept": became["kept"] + became["again"], **kept}
     text = f"kept {plural(kept['kept'], 'row')}; not kept: {kept['unknown']} for unknown requests, "
-    text += f"{kept['erased']} for erased ones, {kept['conflict']} whose key had other "
-    text += f"content, {kept['full']} for requests with no room for more"
+    text += f"{kept['erased']} for erased requests, {kept['conflict']} whose key came with "
+    text += f"different content before, {kept['full']} for requests with no room for more"
     command.show(lambda: kept, lambda: text, as_json=as_json)
 
 
@@ -107,7 +107,7 @@ def _row(record: SourceRow) -> Feedback:
 
 def learn(
     ref: command.Ref,
-    half_life: str = typer.Option("14d", help="Age at which a logged request counts half."),
+    half_life: str = typer.Option("14d", help="Age at which a logged request counts for half."),
     run: str = typer.Option("", help="The run that made the policy, if REF does not name it."),
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The new policy file; default: NAME@latest in the registry."
@@ -120,12 +120,13 @@ def learn(
     who: command.Who = "",
     as_json: command.Json = False,
 ) -> None:
-    """Refit a served policy's router to its users' feedback; nothing is rewritten.
+    """Refit a served policy's router to its users' feedback; no text is rewritten.
 
-    It learns from the policy's training and from logged requests with feedback. The last third of
-    the log measures the gain of the new routes. Served versions do not change. `serve.key_share`
-    limits what one key may teach. `--config` names the training data if the run itself does not.
-    Embeddings that the run did not keep come from its model, or from --lm."""
+    The router learns from the policy's training and from logged requests with feedback. The gain of
+    the new routes is measured on the last third of the log. Served versions do not change.
+    `serve.key_share` limits the influence of any one key. `--config` names the training data if the
+    run does not. Embeddings that the run did not store are computed by the run's model, or by
+    --lm."""
     if not (half := seconds_of(half_life)):
         raise ConfigError("--half-life 0 would forget everything", hint="write e.g. 14d")
     reference = command.resolved(ref, trust=trust, use=True)
@@ -154,11 +155,11 @@ def learn(
     unread = {
         "without feedback": sum(each.requests for each in traffic) - heard,
         "older than the requests that were read": heard - len(newest),
-        "that no user saw, or beyond what one key may teach": len(newest) - len(logged),
+        "not shown to a user, or over one key's share": len(newest) - len(logged),
     }
     if not logged:
         reasons = ", ".join(f"{count} {why}" for why, count in unread.items() if count)
-        message = f"no logged request can be learned from ({reasons or 'none is logged'})"
+        message = f"no logged request can be used for learning ({reasons or 'none is logged'})"
         raise DataError(message, hint="pco serve REF --feedback, and POST /v1/feedback")
     given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
     with until_done("pco learn", ref, given.overrides) as supplies:
@@ -209,7 +210,7 @@ def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence
 
     async def read() -> list[Sequence[float]]:
         again = "rerun it with a larger --budget"
-        async with asked.at_work(again, f"{again}: what was paid for so far is kept"):
+        async with asked.at_work(again, f"{again}: everything paid for so far is kept"):
             inputs = ((each.input, each.media if images else ()) for each in examples)
             found = await gather_all(embedder.read(*each) for each in inputs)
             return [vector for vector, _ in found]

@@ -32,7 +32,7 @@ class Explorer:
         self, file: PolicyFile, share: float, seed: int = 0, never: Collection[int] = ()
     ) -> None:
         if file.router is None or file.router.kind != "outcomes":
-            hint = "train with router.kind = 'outcomes' (preset small does), or without "
+            hint = "train with router.kind = 'outcomes' (as preset small does), or without "
             hint += "--explore"
             raise ConfigError("this policy has no router to explore with", hint=hint)
         if wrong := [k for k in never if not 0 <= k < len(file.codebook)]:

@@ -75,30 +75,30 @@ class Worth:
     def text(self) -> str:
         if self.requests < FEWEST:
             return (
-                f"not enough logged to say what it is worth: {self.requests} of {FEWEST} requests "
-                "with feedback are held out"
+                f"not enough logged to say what it is worth: that takes {FEWEST} held-out requests "
+                f"with feedback, and there are {self.requests}"
             )
         held = f"{plural(self.requests, 'held-out request')}"
         if not self.differing:
-            return f"it gives all of {held} the same routes as today's version"
+            return f"it gives all {held} the same routes as today's version"
         tried = f"{self.effective:.1f} effective requests"
         if self.unequal:
             explored, others = self.answered
             return (
-                f"no gain is claimed: {explored:.1%} of the explored requests got feedback and "
-                f"{others:.1%} of the others, so the gain may come from who answers"
+                f"no gain is claimed: {explored:.1%} of the explored requests got feedback, but "
+                f"{others:.1%} of the others, so the gain may only reflect who gives feedback"
             )
         if not self.known:
             return (
                 f"not enough logged to say what it is worth: {self.differing} of {held} get new "
-                f"routes, and {tried} of {FEWEST} were served them; pco serve --explore 0.1 "
-                "tries more routes"
+                f"routes, which {tried} were served ({FEWEST} are needed); "
+                "pco serve --explore 0.1 tries more routes"
             )
         doubt = f"; that is a gain {unless(self.factor, 'some routes')}" * (self.gain.low > 0)
         return (
             f"it earns {self.new.text()}, today's version {self.today.text()}: "
-            f"{self.gain.text(signed=True)} on {held} ({self.differing} with different routes, "
-            f"{tried} served them){doubt}"
+            f"{self.gain.text(signed=True)} on {held} ({self.differing} get different routes, "
+            f"which {tried} were served){doubt}"
         )
 
 
@@ -143,7 +143,7 @@ class Learned:
 def require_router(file: PolicyFile) -> Ranking:
     """The router of today. Raises ConfigError where it is not one that learns from the log."""
     if file.router is None or file.router.kind != "outcomes":
-        hint = "train with router.kind = 'outcomes' (preset small does)"
+        hint = "train with router.kind = 'outcomes' (as preset small does)"
         raise ConfigError("this policy has no router that learns from outcomes", hint=hint)
     return file.router.ranking
 
@@ -167,7 +167,7 @@ def read_training(
     with closing(RunStore.open(path)) as store:
         header = store.header
         if data is None and not (store.ours or trust):
-            text = f"the run {header.id} is not marked as yours, and its data would be read"
+            text = f"the run {header.id} is not marked as yours, so its data is not read"
             raise RunNotTrusted(text, hint="if you trust it, add --trust")
         config = header.configuration
         examples, vectors = (data or stored_dataset(header)).train, None
@@ -261,7 +261,7 @@ def sort_out(
             kept.append(each)
     if not kept:
         reasons = ", ".join(f"{count} {why}" for why, count in left.items())
-        message = f"no logged request can be learned from ({reasons or 'none is logged'})"
+        message = f"no logged request can be used for learning ({reasons or 'none is logged'})"
         raise DataError(message, hint="pco serve REF --feedback, and POST /v1/feedback")
     return kept, dict(left)
 

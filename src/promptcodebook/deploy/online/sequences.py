@@ -41,7 +41,7 @@ Ends = tuple[float, float]
 
 @cache
 def _numpy() -> Any:
-    return import_extra("numpy", "the statistics of canaries and drift", "serve")
+    return import_extra("numpy", "judging canaries and drift", "serve")
 
 
 @dataclass(frozen=True, slots=True)

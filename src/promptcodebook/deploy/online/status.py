@@ -193,7 +193,7 @@ def tree_of(status: Status) -> dict[str, Any]:
 def in_words(found: Sequence[Status]) -> str:
     """For people."""
     if not found:
-        return "no request is on record\nnext: pco serve REF --feedback"
+        return "no requests are on record\nnext: pco serve REF --feedback"
     return "\n\n".join(
         "\n".join([each.ref, *(f"  {x}: {y}" for x, y in facts(each))]) for each in found
     )

@@ -84,7 +84,7 @@ def freeze(
 ) -> None:
     """Store a policy as a version that never changes; NAME@latest moves to it.
 
-    Training that starts from the version does not rewrite a frozen instinct."""
+    Training that starts from this version does not rewrite frozen instincts."""
     reference = command.resolved(ref, use=True)
     text, file = reference.text, reference.file
     if instinct:
@@ -104,12 +104,13 @@ def freeze(
 
 def promote(
     source: Annotated[
-        str, typer.Argument(metavar="REF", help="A version, or a run or file to freeze first.")
+        str,
+        typer.Argument(metavar="REF", help="A version, or a run or policy file to freeze first."),
     ],
     ref: _MovingRef,
     why: _Why = "",
     override: str = typer.Option(
-        "", metavar="REASON", help="Move the ref without a passed audit; this is logged."
+        "", metavar="REASON", help="Move the ref without a passing audit; this is logged."
     ),
     without_judge: bool = typer.Option(
         False, "--without-judge", help="Rely only on the audit's rules; this is logged."
@@ -118,7 +119,7 @@ def promote(
         "", metavar="SHARE", help="Try the version on this share of requests first, such as 10%."
     ),
     margin: float = typer.Option(
-        0.0, min=-0.99, max=0.99, help="How much more reward it must earn than the current version."
+        0.0, min=-0.99, max=0.99, help="How much more a canary must earn than the current version."
     ),
     split: str = typer.Option(
         "conversation",
@@ -132,10 +133,11 @@ def promote(
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF to a version that passed `pco registry audit`; servers that use the ref follow.
+    """Move NAME@REF to a version that passed `pco registry audit`; servers that use the ref switch
+    to it.
 
     With `--canary`, the ref moves once feedback shows that the version is better. The canary ends
-    if feedback or failures show harm. `rollback` ends it by hand.
+    if feedback or failures show harm, or if you run `rollback`.
     """
     name = check_ref(ref).partition("@")[0]
     tried = _canary_of(canary, margin, split) if canary else None
@@ -191,9 +193,9 @@ def rollback(
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF back to its previous version; repeat it to go back further.
+    """Move NAME@REF back to its previous version; repeat to go back further.
 
-    If a canary is under way and `--to` names no version, the canary ends and the ref does not move.
+    If a canary is under way and you do not give `--to`, the canary ends and the ref does not move.
     """
     with registering.open_registry(who=who) as registry:
         entry = registry.rollback(ref, to, why)
@@ -223,12 +225,12 @@ def import_file(
 
 
 def verify(
-    head: str = typer.Option("", help="Hash of an entry that the log must still hold."),
+    head: str = typer.Option("", help="Hash of an entry that the log must still contain."),
     as_json: Json = False,
 ) -> None:
-    """Recompute every hash and follow the chain; on a fault, name the first bad row and exit 1.
+    """Recompute every hash and check the chain; if a row is bad, name the first bad row and exit 1.
 
-    Write down the head that it prints: a chain cannot show that its last entries were removed."""
+    Write down the printed head: the chain cannot show whether its last entries were removed."""
     with registering.open_registry() as registry:
         found, place = registry.verify(head), registry.file.path
     if as_json:
@@ -254,7 +256,7 @@ def show_log(ref: str, as_json: bool) -> None:
     elif entries:
         print(columns([_entry_cells(entry) for entry in entries]))
     else:
-        print("the log is empty" if not ref else f"no entry is about {ref}")
+        print("the log is empty" if not ref else f"no entries about {ref}")
 
 
 def _show_move(
@@ -267,7 +269,7 @@ def _show_move(
         print(f"{ref} already points to {version}")
     elif (tried := entry.canary) and "share" in tried:
         print(f"{ref}: {tried['share']:.3g} of requests try {version[:_SHORT]}")
-        note("pco serve --feedback judges the canary; otherwise it never ends by itself")
+        note("pco serve --feedback judges the canary, which otherwise never ends by itself")
     elif tried:
         print(f"{ref} does not move: its canary {version[:_SHORT]} ended")
     else:
@@ -292,19 +294,21 @@ def _entry_cells(entry: LogEntry) -> dict[str, Any]:
 @options
 def audit(
     ref: command.Ref,
-    rules_only: bool = typer.Option(False, "--rules-only", help="Ask no model about hazards."),
+    rules_only: bool = typer.Option(
+        False, "--rules-only", help="Do not ask a model about hazards."
+    ),
     *,
     typed: Unpaid,
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Scan every instinct, directive and prompt of a policy; exit 1 on a finding rated high.
+    """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is rated high.
 
-    Rules look for orders against the user, operator or evaluator, personal data, secrets,
-    addresses, and copies of training data. They also find hidden or look-alike letters, encoded
-    text, role markers and unreadable text. If the judge has a model, it is asked about hazards;
-    without one, no audit passes. The report lists what was left out. For a version in the registry,
-    the report goes into the log and decides whether `promote` accepts the version."""
+    The rules look for instructions against the user, operator or evaluator, and for personal data,
+    secrets, addresses and copies of training data. They also find hidden or look-alike letters,
+    encoded text, role markers and unreadable text. The judge's model is asked about hazards;
+    without its answers, no audit passes. The report lists what was not checked. For a version in
+    the registry, the report goes into the log and decides whether `promote` accepts the version."""
     reference = command.resolved(ref, trust=typed.trust)
     training, why = _training(reference, typed)
     judging = None if rules_only else _judging(reference, typed)
@@ -381,7 +385,7 @@ def _training(reference: Reference, typed: Unpaid) -> tuple[Sequence[Example] | 
             if config.task or config.data.path or config.data.train:
                 data = plan_data(config, base)
     except (ConfigError, DataError, TaskError) as error:
-        return None, f"{_COPIES}: they could not be read: {error}"
+        return None, f"{_COPIES}: the data could not be read: {error}"
     return (data.train if data is not None else None), ""
 
 
@@ -398,10 +402,10 @@ def _report_text(name: str, report: AuditReport) -> str:
         ]
     looked = ["rules"]
     looked += [f"{report.rows} training examples"] if report.rows is not None else []
-    looked += [f"hazards as {report.judge} sees them"] if report.judge else []
+    looked += [f"hazards judged by {report.judge}"] if report.judge else []
     lines += [""] if report.findings else []
     lines.append(wrap_text(f"checked: {', '.join(looked)}", ""))
     lines += [wrap_text(f"left out: {line}", "") for line in report.left_out]
     alone = "" if report.judge else "; no model judged the texts"
-    last = "does not pass: a finding is high" if report.fails else f"{report.verdict}{alone}"
+    last = "does not pass: a finding is rated high" if report.fails else f"{report.verdict}{alone}"
     return "\n".join([*lines, last])

@@ -60,7 +60,7 @@ class LogEntry:
         """Raises Broken unless these are the fields of an entry, each of its type."""
         kinds = {each.name: int if each.name == "seq" else str for each in fields(cls)}
         if {name: type(value) for name, value in values.items()} != kinds:
-            raise Broken("it does not have the fields of an entry with their types")
+            raise Broken("its fields or their types are not those of a log entry")
         return cls(**cast("dict[str, Any]", dict(values)))
 
     def sealed(self) -> LogEntry:
@@ -113,8 +113,8 @@ def check_ref(ref: str) -> str:
         hint = "a codebook, '@' and a word, such as tickets@production"
         raise errors.ConfigError(f"{ref!r} is not a ref", hint=hint)
     if match[2].lower() == LATEST:
-        message = f"{ref} points to the newest version and is not moved by hand"
-        raise errors.ConfigError(message, hint=f"use another word, such as {match[1]}@production")
+        message = f"{ref} points to the newest version and cannot be moved by hand"
+        raise errors.ConfigError(message, hint=f"use a different word: {match[1]}@production")
     return ref
 
 
@@ -237,7 +237,7 @@ class LogFault:
         return f"{self.place}: {self.what}"
 
 
-_VERIFY = "pco registry verify names the first bad row; restore it from a backup"
+_VERIFY = "pco registry verify names the first bad row; restore the registry from a backup"
 _FIELDS = tuple(field.name for field in fields(LogEntry))
 _COLUMNS = ", ".join(_FIELDS)
 # What SQLite raises for a damaged file; the second where its message quotes the damage.
@@ -288,7 +288,7 @@ class LogFile:
             except BaseException as error:
                 self._log = Log()  # it may hold what was not committed
                 if isinstance(error, Broken):
-                    message = f"the registry {self.path} refuses this: {error}"
+                    message = f"the registry {self.path} rejects the change: {error}"
                     raise errors.StoreError(message) from None
                 if isinstance(error, _UNREADABLE):
                     raise self._fault(error) from error

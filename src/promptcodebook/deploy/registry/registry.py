@@ -93,14 +93,14 @@ def _audited(
     for place, report in enumerate(reports):
         if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
             worst, *others = report.of("high")
-            judge = f" as {report.judge} judges it" if report.judge else ""
+            judge = f" by {report.judge}" if report.judge else ""
             more = f", and {len(others)} more" if others else ""
             found = _in_words(worst)
             found += more if worst.source == "judge" else f" ({worst.reason}){more}"
             hint = f"{audit} shows what was found; --override REASON moves it anyway"
             if worst.source == "judge":
                 hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
-                hint += "REASON; another model's audit does not undo it"
+                hint += "REASON; an audit by another model does not undo this one"
             message = f"{short} failed its audit{judge}: {found}; {stays}"
             raise errors.PromotionRefused(message, hint=hint)
     audited: list[JsonValue] = []
@@ -276,7 +276,7 @@ class Registry:
                 hint = f"pco registry log {shell(ref)}"
                 raise errors.PolicyError(f"{ref} already points to {version}", hint=hint)
             if version not in earlier:
-                message = f"{ref} was not at {version} before it came to {now}"
+                message = f"{ref} was not at {version} before it moved to {now}"
                 raise errors.PolicyError(
                     message, hint=f"pco registry promote {shell(version, ref)}"
                 )
@@ -380,7 +380,7 @@ class Registry:
         entries were removed only `head` can show, the hash of an entry noted elsewhere."""
         log, faults = self.file.check()
         if head not in ("", FIRST) and all(entry.hash != head for entry in log.entries):
-            what = f"no entry has the hash {head}: entries are missing at its end"
+            what = f"no entry has the hash {head}: entries are missing at the end"
             faults.append(LogFault("the log", what))
         return Verification(len(log.entries), len(log.versions), log.head, tuple(faults))
 
@@ -531,16 +531,16 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, str], Log]:
     try:
         for number, line in enumerate(lines, 1):
             if ended:
-                raise Broken("it comes after the end")
+                raise Broken("it comes after the end of the log")
             tree = parse_json(line)
             summed = _summed({key: tree[key] for key in tree if key != "sum"}, sum_)
             if f"{canonical(summed)}\n".encode() != line:
-                raise Broken("it is not as it was written: its hash differs")
+                raise Broken("it has been changed: its hash differs")
             sum_, ended = summed["sum"], tree["kind"] == "end"
             _take_line(tree, versions, log, number)
         if not ended:
             number += 1
-            raise Broken("it is missing: the file ends before its end")
+            raise Broken("it is missing: the file is truncated")
     except (Broken, ValueError, TypeError, LookupError, AttributeError) as error:
         fault = error if isinstance(error, Broken) else "it is not a line of an exported registry"
         message = f"line {number} of the file: {fault}; nothing was imported"
@@ -551,7 +551,7 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, str], Log]:
 def _take_line(tree: dict[str, Any], versions: dict[str, str], log: Log, number: int) -> None:
     first = tree["kind"] == "registry"
     if first != (number == 1) or (first and tree["format"] != FORMAT):
-        raise Broken(f"it has no place there in a file of the format {FORMAT!r}")
+        raise Broken(f"it is out of place in a file of format {FORMAT!r}")
     if tree["kind"] == "version":
         version, text = tree["version"], str(tree["policy"])
         if version_of(text.encode("utf-8", "surrogatepass")) != version:

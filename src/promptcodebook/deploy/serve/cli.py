@@ -43,7 +43,7 @@ from promptcodebook.tasks.program import SINGLE_CALL
 def serve(
     ref: command.Ref,
     host: str = typer.Option("127.0.0.1", help="Address to listen on."),
-    port: int = typer.Option(8080, min=0, max=65535, help="Port; 0 = any free one."),
+    port: int = typer.Option(8080, min=0, max=65535, help="Port; 0 = any free port."),
     keys: Path | None = typer.Option(
         None, help="A file of keys that callers may send, one per line; PCO_SERVE_KEY adds more."
     ),
@@ -67,7 +67,7 @@ def serve(
 
     The first line on stdout is the address to use as base_url; docs/serving.md lists the endpoints.
     Promoted refs and replaced policy files take effect without a restart. On any address other than
-    loopback, callers need a key. Other settings come from the table [serve] of pco.toml or --set
+    loopback, callers need a key. Other settings come from the [serve] table of pco.toml or --set
     serve.KEY=VALUE; `pco config serve` lists them.
 
     `pco serve status` shows each served ref's rewards, routes, canary and drift."""
@@ -99,8 +99,8 @@ def serve(
         def make(version: versions.ServedVersion) -> versions.Composing:
             file = version.file
             if file.stages:
-                message = f"this policy has a prompt for each of {', '.join(file.stages)}, and a "
-                message += "request does not say which stage it is"
+                message = f"this policy has a prompt for each of {', '.join(file.stages)}, but a "
+                message += "request does not name its stage"
                 hint = "run the program itself with load_policy(path, executor=YOUR_AGENT)"
                 raise ConfigError(message, hint=hint)
             if table.verbatim:
@@ -127,7 +127,7 @@ def serve(
         if (program := reference.file.program) not in ("", SINGLE_CALL):
             command.note(
                 f"the policy was judged with the program {program!r}; here a request is one call, "
-                "and its answers may be better or worse"
+                "so answers may be better or worse"
             )
         proxy = Proxy(
             called,
@@ -188,7 +188,7 @@ def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spendi
     calls_alone = all(b.tokens is None and b.usd is None for b in allowed.values())
     for role, cap in caps.items():
         if cap is None and not calls_alone:
-            message = f"role {role} has no length cap, so no token or money budget can be kept"
+            message = f"role {role} has no length cap, so no token or money budget can be enforced"
             raise ConfigError(message, hint=f"set roles.{role}.max_tokens in pco.toml")
     models, prices = [settings.model_of(role) for role in roles], PriceTable(settings.prices)
     path, length = served_log.records_path(), caps["executor"] or 0
@@ -236,7 +236,7 @@ def explain_request(request_id: str, *, as_json: bool) -> None:
     if as_json:
         command.emit(asdict(record))
         return
-    known = f", known by its {record.cached}" if record.cached else ""
+    known = f", cached by {record.cached}" if record.cached else ""
     lines = [
         f"{record.id}  {record.time}  status {record.status}",
         f"{record.model}  {record.version}",

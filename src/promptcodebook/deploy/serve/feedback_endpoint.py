@@ -83,10 +83,10 @@ class Online:
         metrics.gauge("pco_canary_gain_low", f"{about} at least.", figure(lambda d: d.low))
         metrics.gauge("pco_canary_gain_high", f"{about} at most.", figure(lambda d: d.high))
         feedback = figure(lambda d: d.rewards[0])
-        metrics.gauge("pco_canary_feedback", "Feedback that a canary is judged by.", feedback)
+        metrics.gauge("pco_canary_feedback", "Feedback used to judge the canary.", feedback)
         for arm, name in enumerate(("canary", "control")):
             share = figure(lambda d, arm=arm: d.answered[arm])
-            metrics.gauge(f"pco_{name}_answered", "Share of its requests with feedback.", share)
+            metrics.gauge(f"pco_{name}_answered", f"Share of {name} requests with feedback.", share)
 
     async def answer(
         self, admission: Admission, request: web.BaseRequest, visit: RequestContext
@@ -177,7 +177,7 @@ class Online:
         while True:
             now = time.time()
             if (ahead := now - began - time.monotonic()) > _EXPIRE_S:
-                message = "the clock jumped forward by %s: what is old now is kept until a restart"
+                message = "the clock jumped forward by %s: old requests are kept until a restart"
                 _log.error(message, duration(ahead))
             try:
                 await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)

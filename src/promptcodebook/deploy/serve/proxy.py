@@ -105,13 +105,13 @@ class Proxy:
     def __post_init__(self) -> None:
         self._begun = int(time.time())
         metrics = Metrics("serving a policy", lambda: self.admission.in_flight)
-        about = "Prompts composed, by calls per answer and cache."
+        about = "Prompts composed, by calls per answer and by cache use."
         self._prompts = metrics.counter("pco_prompts", about, "mode", "cached")
         about = "Prompts made without a model, by reason."
         self._fallbacks = metrics.counter("pco_fallbacks", about, "part", "reason")
         about = "Calls made for answers, by whether their usage is known."
         self._calls = metrics.counter("pco_calls", about, "role", "known")
-        about = "Tokens that these calls took."
+        about = "Tokens used by calls made for answers."
         self._tokens = metrics.counter("pco_tokens", about, "role", "kind")
         about, live = "Versions that took effect since the start.", self.live
         metrics.gauge("pco_version_moves", about, lambda: live.moves)
@@ -388,9 +388,9 @@ class Proxy:
     def _canary_state(self) -> str:
         if self.live.tried is None:
             if self.live.untried:
-                return "it cannot be served, and today's version answers"
+                return "it cannot be served, so today's version answers"
             return "it is being loaded"
         if self.online is None or self.online.judge is None:
-            return "not judged here: no feedback without --feedback"
+            return "not judged here: this server runs without --feedback"
         decision = self.online.judge.decision
         return "not yet judged" if decision is None else decision.why

@@ -220,7 +220,7 @@ class ResponseBuilder:
                         if events := b"".join(map(self._line, piece.splitlines())):
                             yield events
             if not self._over:
-                raise Refusal("the model broke off its reply", kind="upstream_error")
+                raise Refusal("the model's reply broke off", kind="upstream_error")
         except Refusal as refusal:
             error = {"code": "server_error", "message": refusal.message}
             yield self._event("failed", response=self._tree("failed", error))

@@ -21,43 +21,43 @@ class ServeSettings(OptimizerSettings):
     table: ClassVar[str] = "serve"
 
     serve_as: tuple[str, ...] = ()
-    """Other names for the model, for clients that insist on a certain name."""
+    """Other names for the model, for clients that require a specific name."""
     input: Literal["last", "conversation"] = "last"
-    """What is routed: the last user turn, or the whole conversation."""
+    """Text used for routing: the last user turn, or the whole conversation."""
     sticky: Annotated[str, Field(pattern=r"^(off|conversation|user|header:[A-Za-z0-9_-]+)$")] = (
         "off"
     )
-    """Lets a conversation keep its prompt, recognised by its first turn ("conversation"), the
-    body's "user", or a header ("header:NAME")."""
+    """Lets a conversation keep its prompt; the first turn ("conversation"), the body's "user" field
+    or a header ("header:NAME") identifies it."""
     prompt_first: bool = False
-    """Put the prompt before the caller's system message, not after it."""
+    """Whether the prompt precedes the caller's system message."""
     verbatim: bool = False
-    """Use instincts unchanged, without the generator, which saves a call."""
+    """Whether instincts are used unchanged, without the generator, which saves a call."""
     route_timeout: _Seconds = 10.0
-    """Seconds to wait for the encoder before a fallback is used."""
+    """Seconds to wait for the encoder before falling back."""
     compose_timeout: _Seconds = 10.0
-    """Seconds to wait for the generator before a fallback is used."""
+    """Seconds to wait for the generator before falling back."""
     cache: _Count = 10_000
     """Number of composed prompts kept in memory."""
     concurrency: _Some = 256
-    """Most concurrent requests; further ones get a 429."""
+    """Maximum concurrent requests; any beyond that get a 429."""
     daily_budget: str = ""
-    """What each key may spend per UTC day, e.g. "1000calls+2Mtok+5usd"; a line of the key file may
-    set another limit after its key."""
+    """Limit per key and UTC day, e.g. "1000calls+2Mtok+5usd"; the key file can set a different
+    limit after a key."""
     rate: Annotated[float, Field(ge=0)] = 0.0
-    """Requests per second for each key; 0 = no limit."""
+    """Maximum requests per second for each key; 0 = no limit."""
     max_body: _Seconds = 16.0
     """Maximum size of a request's body, in MiB."""
     records: _Count = 10_000
-    """Requests kept for `pco explain REQUEST_ID`."""
+    """Number of requests kept for `pco explain REQUEST_ID`."""
     keep: str = "30d"
     """How long requests and their feedback are kept, such as "12h"."""
     never: tuple[_Count, ...] = ()
     """Indices of instincts that are never explored."""
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
-    """Maximum share of the feedback from one key, if no other key sends as much; 1 = no limit, so
-    one key may end a canary."""
+    """Maximum share of counted feedback for any one key, unless another key sends as much. 1 = no
+    limit; then a single key could end a canary."""
     slices: tuple[str, ...] = ()
-    """Keys of a request's `metadata`; feedback and drift are also shown by their values."""
+    """Keys in a request's `metadata`; feedback and drift are also shown by their values."""
     window: str = "1d"
     """How far `pco serve status` looks back."""

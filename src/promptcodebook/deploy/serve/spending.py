@@ -77,8 +77,8 @@ def find_record(path: Path, request_id: str) -> RequestRecord:
         with closing(Reader(path, LAYOUT)) as reader:
             rows = reader.rows("SELECT value FROM requests WHERE id = ?", (request_id,))
     if not rows:
-        hint = "the record keeps only the last requests: serve.records in pco.toml; PCO_REQUESTS "
-        hint += "names its file"
+        hint = "only the latest requests are kept (serve.records in pco.toml); PCO_REQUESTS "
+        hint += "names the file"
         raise StoreError(f"no request {request_id} is recorded in {path}", hint=hint)
     return TypeAdapter(RequestRecord).validate_python(unpack(rows[0][0]))
 

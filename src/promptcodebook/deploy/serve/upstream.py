@@ -40,7 +40,7 @@ _MOST_CHOICES = 128
 _MOST_KEPT = 20_000  # characters of an answer that are kept, where answers are
 _SHORTEST = 8  # Fewest bytes of a key that differs from a word in an error.
 _OURS = (401, 403, 407)  # What a model's server says of our key, and not of the caller's.
-_BROKE_OFF = "the model broke off its reply"
+_BROKE_OFF = "the model's reply broke off"
 # An end that deserves a look. Within a text of JSON the quotes would be escaped.
 _ENDS = "|".join(filter(None, ENDINGS)).encode()
 _ENDING = re.compile(rb'"(?:finish_reason|error)"\s*+:\s*+(?!null\b|"(?:%s)")' % _ENDS)
@@ -110,7 +110,7 @@ class _Watch:
                     self.output.append(text)
                 end = self._ends.get(index, "") + "".join(_texts(delta))
                 if any(secret in end for secret in self._secrets):
-                    message = "the model's reply holds this server's own key, and was cut off there"
+                    message = "the model's reply contains this server's key, and was cut off there"
                     raise Refusal(message, status=502, kind="upstream_error")
                 self._ends[index] = end[-self._most :]
         except (ValueError, TypeError, LookupError, AttributeError):
@@ -303,7 +303,7 @@ class Upstream:
             search.sent = sent
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
-            raise Refusal("the body has a value outside JSON, or is too deep") from None
+            raise Refusal("the body has a value that JSON lacks, or is nested too deeply") from None
 
     async def ask(self, data: bytes, usage: Usage = "ignored") -> UpstreamAnswer:
         """The reply, to be closed. Raises Refusal where there is none or our key was refused."""

@@ -398,7 +398,7 @@ class Live:
             self.failures += 1
             if (message := without_quotes(error)) != self.untried:
                 self.untried = message
-                _log.error("the canary is not served, and %s answers: %s", self.version, message)
+                _log.error("the canary is not served, so %s answers: %s", self.version, message)
             return
         self.untried = ""
         if self.tried is not before:

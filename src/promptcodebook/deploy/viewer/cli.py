@@ -16,16 +16,16 @@ def view(
     run: str = typer.Argument(
         "", metavar="[RUN]", help="A run: its id or name, a path, or 'last'."
     ),
-    port: int = typer.Option(8642, min=0, max=65535, help="Port; 0 = any free one."),
+    port: int = typer.Option(8642, min=0, max=65535, help="Port; 0 = any free port."),
     browse: bool = typer.Option(False, "--open", help="Open the page in the browser."),
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Browse runs in the browser, updated live: what was learned, and the prompt for each input.
+    """View runs live in the browser: what was learned, and the prompt for each input.
 
-    The first line on stdout is the address. Only this machine can open it (from another one, use
-    ssh -L 8642:localhost:8642). The viewer calls no model, writes nothing and stops no run. Ctrl-C
-    ends only the viewer."""
+    The first line on stdout is the address. The page opens only on this machine; from other
+    machines, use ssh -L 8642:localhost:8642. The viewer never calls a model, writes anything or
+    stops a run. Ctrl-C ends only the viewer."""
     import webbrowser
 
     from promptcodebook.deploy.serve.cli import listen

@@ -170,7 +170,7 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
         index = int(at) - 1 if at.isascii() and at.isdecimal() and len(at) < 9 else max(steps)
         if index not in steps:
             first, *rest = [f"{step + 1:,}" for step in steps]
-            where = f"it was in step {first}" + (f" and {len(rest):,} more" if rest else "")
+            where = f"it was in step {first}" + (f" and in {len(rest):,} more" if rest else "")
             hint = f"pco runs show {shell(look.context.header.id)}"
             return missing(f"The example {name} was not in step {at}: {where}.", hint)
         values = _trained(followed, look, index, name)

@@ -33,17 +33,19 @@ def serve(
         ..., help="smollm2, PATH.gguf, hf:DIR-or-NAME, simulated, or simulated?key=value&..."
     ),
     host: str = typer.Option("127.0.0.1", help="Address to listen on."),
-    port: int = typer.Option(8000, min=0, max=65535, help="Port; 0 = any free one."),
+    port: int = typer.Option(8000, min=0, max=65535, help="Port; 0 = any free port."),
     key: str = typer.Option(
         "",
         envvar="PCO_SERVE_KEY",
         show_default=False,
-        help="The key that callers must send; required if other machines can call.",
+        help="The key that callers must send; required if other machines can connect.",
     ),
     queue: int | None = typer.Option(
-        None, min=1, help="Most completions at a time, running or waiting; more get a 429 [256]."
+        None,
+        min=1,
+        help="Maximum completions, running or waiting; any beyond that get a 429 [256].",
     ),
-    four_bit: bool = typer.Option(False, "--4bit", help="Load a hf: model in 4 bits (NF4)."),
+    four_bit: bool = typer.Option(False, "--4bit", help="Load an hf: model in 4 bits (NF4)."),
     task: command.TaskName = None,
     data: command.DataDir = None,
     config: command.ConfigOption = None,
@@ -52,8 +54,8 @@ def serve(
     """Serve until Ctrl-C. The first line on stdout is the spec to use as --lm.
 
     A local model answers /v1/chat/completions, /v1/models, /v1/embeddings (if it can), /healthz
-    and /metrics. The simulated one is built from the data of the task or pco.toml; GET /stats
-    returns its counts."""
+    and /metrics. The simulated model is built from the data of the task or pco.toml; GET /stats
+    returns its request counts."""
     from promptcodebook.deploy.http.admission import require_keys
     from promptcodebook.lm.spec import parse_spec
 
@@ -95,7 +97,7 @@ def _serve_local(model: str, terms: ServerOptions, four_bit: bool, as_json: bool
     from promptcodebook.models.local.server import LocalServer
 
     if four_bit and not model.startswith(HF):
-        message = f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights"
+        message = f"--4bit works only for hf: models, and {model} is a GGUF file"
         raise ConfigError(message, hint=f"pco lm serve {shell(model)}")
     require_keys((terms.key,), terms.host, f"pco lm serve {shell(model)}")
     weights = find_weights(model)

@@ -110,7 +110,7 @@ async def last_of(pieces: AsyncGenerator[str | Generation]) -> Generation:
         async for piece in pieces:
             if isinstance(piece, Generation):
                 return piece
-    raise AssertionError("a stream ends with its Generation")
+    raise AssertionError("a stream must end with its Generation")
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class LocalLM:
         engine = await self.engine()
         if not isinstance(engine, EmbeddingEngine) or request.messages[0].media:
             of = " of images" if isinstance(engine, EmbeddingEngine) else ""
-            raise no_embeddings(f"{engine.model} makes no embeddings{of} here", request)
+            raise no_embeddings(f"{engine.model} offers no embeddings{of} here", request)
         begun = time.perf_counter()
         [made] = await engine.embed([request.messages[0].content])
         usage = Usage(1, made.tokens, 0, 0, None, time.perf_counter() - begun)
@@ -144,7 +144,7 @@ def job_of(request: Request) -> Job:
     for part in (part for message in request.messages for part in message.media):
         raise RequestRefused(
             f"a local model reads only text, and a message has a part of type {part['type']!r}",
-            hint=f"give roles.{request.role}.model a model that reads such parts",
+            hint=f"set roles.{request.role}.model to a model that reads such parts",
             role=request.role,
             model=request.model,
         )
@@ -160,7 +160,7 @@ def job_of(request: Request) -> Job:
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
         what = f"a local model does not accept the field {name!r}{did_you_mean(name, known)}"
-        hint = f"roles.{request.role}.extra may hold {', '.join(known)}"
+        hint = f"roles.{request.role}.extra accepts {', '.join(known)}"
         if name in known:
             what = f"roles.{request.role}.extra.{name} is not {known[name].description}"
             hint = f"correct it in pco.toml: {name} is {known[name].description}"

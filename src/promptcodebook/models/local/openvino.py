@@ -149,7 +149,7 @@ class Stepper:
                 self._deliver(place)
             if not self._running:
                 self._keep_company()
-        closed = ServerFault("the local model was closed before it was done")
+        closed = ServerFault("the local model was closed before it finished")
         self._fail([*self._running, *self._new], closed)
         with suppress(RuntimeError):  # the pipeline complains of what was cancelled and not dropped
             if self._pipeline is not None and self._pipeline.has_non_finished_requests():
@@ -202,7 +202,7 @@ class Stepper:
                 self._pipeline = self._load()
                 self._tokenizer = self._pipeline.get_tokenizer()
             except (RuntimeError, OSError) as error:
-                again = "the local model could not be loaded again"
+                again = "the local model could not be reloaded"
                 self._fail(fresh, ServerFault(f"{again}: {_last_line(error)}"))
                 return []
         pipeline: Any = self._pipeline
@@ -266,7 +266,7 @@ class Stepper:
 
 
 def _refusal(error: RuntimeError) -> RequestRefused:
-    return RequestRefused(f"the local model refused: {_last_line(error)}")
+    return RequestRefused(f"the local model refused the request: {_last_line(error)}")
 
 
 _WHAT = "an embedding"
@@ -298,8 +298,8 @@ class HiddenStates:
         numpy = import_extra("numpy", _WHAT, SMOLLM2)
         twice = 2 * len(tokens)
         if not 0 < twice <= self._context_length:
-            most = f"an embedding of {self._model} takes 1 to {self._context_length // 2}"
-            message = f"the text has {len(tokens)} tokens, and {most}"
+            most = f"{self._model} embeds texts of 1 to {self._context_length // 2}"
+            message = f"the text has {len(tokens)} tokens, but {most}"
             raise RequestRefused(message, hint="embed a shorter text", model=self._model)
         if self._graph is None:
             self._graph = self._load()
@@ -331,8 +331,8 @@ class HiddenStates:
             graph = core.read_model(link.with_name("openvino_model.xml"))
             product = graph.get_results()[0].input_value(0).get_node()
             if product.get_type_name() != "MatMul":
-                message = f"{self._model} makes no embeddings here: its graph ends unexpectedly"
-                hint = "name another model for them: roles.encoder.model"
+                message = f"{self._model} offers no embeddings here: its graph ends unexpectedly"
+                hint = "choose a different model: roles.encoder.model"
                 raise RequestRefused(message, hint=hint, model=self._model)
             graph.add_outputs([product.input_value(0)])
             graph.remove_result(graph.get_results()[0])
@@ -426,9 +426,9 @@ class OpenVinoEngine:
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
         if room <= 0:
-            most = f"{self.model} reads {self.context_length}, its reply included"
+            most = f"{self.model} reads up to {self.context_length}, reply included"
             hint = "shorten the prompt, or choose a model with a longer context"
-            message = f"the prompt has {len(tokens)} tokens, and {most}"
+            message = f"the prompt has {len(tokens)} tokens, but {most}"
             raise RequestRefused(message, hint=hint, model=self.model)
         prompt = self._runtime.tensor(tokens)
         grammar = None if job.schema is None else schema_ebnf(job.schema)
@@ -544,7 +544,7 @@ def _read(path: str | Path) -> dict[str, object]:
                 raise ValueError("it does not begin with GGUF")
             version, _, count = _unpack(file, "IQQ")
             if version not in (2, 3):
-                raise ValueError(f"version {version} is unknown here")
+                raise ValueError(f"version {version} is not supported")
             fields: dict[str, object] = {}
             for _ in range(count):
                 key = _string(file)

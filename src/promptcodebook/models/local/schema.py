@@ -179,7 +179,7 @@ class _Writer:
     def _afford(self, states: int) -> None:
         if states > _MOST_STATES:
             most = f"{_MOST_STATES:,} states: it allows too many characters"
-            raise _refuse(f"a grammar of it has more than {most}")
+            raise _refuse(f"its grammar has more than {most}")
 
     def _count(self, parts: int) -> None:
         self._read += parts
@@ -281,7 +281,7 @@ class _Writer:
 
     def _reference(self, target: object, place: str, within: tuple[str, ...]) -> RulePiece:
         if not isinstance(target, str) or not target.startswith("#"):
-            raise _refuse(f"a '$ref' to {target!r}, which is not in it", place)
+            raise _refuse(f"a '$ref' to {target!r}, outside the schema", place)
         if target in within:
             raise _refuse(f"{target} refers to itself", place)
         node: Any = self._root
@@ -305,7 +305,7 @@ class _Writer:
         self._count(len(kinds) if several else 0)
         options = [self._of_kind(kind, tree, place, within) for kind in kinds]
         if not options:
-            raise _refuse("'type' of 0", place)
+            raise _refuse("a 'type' without a value", place)
         return options[0] if len(options) == 1 else self._rule(_choice(options))
 
     def _of_kind(self, kind: str, tree: _Tree, place: str, within: tuple[str, ...]) -> RulePiece:

@@ -123,7 +123,7 @@ class EmbeddingsRequest(BaseModel):
         description="a string or a list of strings, none of them empty"
     )
     model: Any = None
-    dimensions: None = Field(None, description="null: this server shortens no vector")
+    dimensions: None = Field(None, description="null: this server does not shorten vectors")
     encoding_format: Literal["float", "base64", ""] | None = Field(
         None, description="float or base64"
     )
@@ -282,10 +282,10 @@ async def _answer_error(request: Request, error: Exception) -> Response:
             field = str(error.errors()[0]["loc"][1])
             refusal = Refusal(f"{field} must be {known[field].description}", param=field)
         case HTTPException(status_code=404):
-            refusal = Refusal("nothing is at this address", status=404, kind="not_found")
+            refusal = Refusal("there is nothing at this address", status=404, kind="not_found")
         case HTTPException():
             headers = error.headers or {}
-            text = f"{request.url.path} takes {headers['Allow']}"
+            text = f"{request.url.path} accepts {headers['Allow']}"
             refusal = Refusal(text, status=405, kind="method_not_allowed")
         case _:
             refusal = Refusal("the server failed", status=500, kind="server_error")
@@ -307,7 +307,7 @@ class LocalServer:
         self._typical_s = 1.0
         self._bodies = BodyReader(_LONGEST_BODY, terms.body_s, FairQuota(_MOST_HELD, fair=False))
         self._metrics = Metrics("serving a local model", lambda: self._admitted)
-        about = "Tokens read in prompts, taken from the cache, and written."
+        about = "Tokens in prompts, from the cache and in completions."
         self._tokens = self._metrics.counter("pco_tokens", about, "kind")
         for kind in ("prompt", "cached", "completion"):
             self._tokens.labels(kind)
@@ -413,7 +413,7 @@ class LocalServer:
             failed = self._state == "failed"
             raise _unavailable(f"the model {'could not be' if failed else 'is being'} loaded")
         if model and model not in (engine.model, *self._terms.aliases):
-            text = f"no model {model!r} here; there is {engine.model!r}"
+            text = f"no model {model!r} here; this server has {engine.model!r}"
             raise Refusal(text, status=404, kind="model_not_found", param="model")
         return engine
 
@@ -422,7 +422,7 @@ class LocalServer:
         """Takes room for a completion. Raises Refusal when there is none."""
         if self._admitted >= self._terms.queue:
             wait = math.ceil(min(60.0, max(1.0, self._typical_s)))
-            text = f"{self._admitted} completions are under way, and no more may wait"
+            text = f"{self._admitted} completions are running or waiting, and the queue is full"
             raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=wait)
         self._admitted += 1
         begun = time.perf_counter()
@@ -493,7 +493,7 @@ class LocalServer:
         """Make a vector of each text."""
         engine = self._loaded(str(body.model or ""))
         if not isinstance(engine, EmbeddingEngine):
-            text = f"{engine.model} makes no embeddings here"
+            text = f"{engine.model} offers no embeddings here"
             raise Refusal(text, status=501, kind="not_supported")
         texts = [body.input] if isinstance(body.input, str) else body.input
         with self._place(), self._working():

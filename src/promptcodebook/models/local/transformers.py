@@ -103,7 +103,7 @@ class BatchRow:
         if piece and self.streamed:
             self.caller.tell(piece)
         if self.grammar is not None and not self.grammar.consume_token(token):
-            raise ServerFault("the grammar lost its place")
+            raise ServerFault("the grammar rejected a sampled token")
         if stopped or (self.grammar is not None and self.grammar.is_stopped()):
             self._finish("stop")
         elif self.written >= self.cap:
@@ -232,7 +232,7 @@ def load_transformers(weights: engines.Weights, *, four_bit: bool = False) -> Tr
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot load {source}: {str(error).splitlines()[0]}",
-            hint="give a folder that save_pretrained wrote, or OWNER/NAME as on the hub",
+            hint="pass a folder that save_pretrained wrote, or OWNER/NAME from the hub",
         ) from error
     if not tokenizer.chat_template:
         message = f"{source} has no chat template"
@@ -321,8 +321,8 @@ class TransformersEngine:
     def _room(self, length: int) -> int:
         """Tokens left for a reply. Raises RequestRefused when there are none."""
         if length >= self.context_length:
-            most = f"the model reads {self.context_length} at most, its reply included"
-            message = f"the text has {length} tokens, and {most}"
+            most = f"the model reads at most {self.context_length}, reply included"
+            message = f"the text has {length} tokens, but {most}"
             raise RequestRefused(message, hint="shorten the prompt")
         return self.context_length - length
 

@@ -208,7 +208,7 @@ def _block(part: library.JsonDict) -> library.JsonDict:
         case "file" if "file_data" in part.get("file", {}):
             return {"type": "document", "source": _source(part["file"]["file_data"])}
         case "input_audio":
-            raise library.Declined("Claude reads text, images and PDF files, but no audio")
+            raise library.Declined("Claude reads text, images and PDF files, but not audio")
         case _:
             return part
 

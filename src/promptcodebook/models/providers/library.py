@@ -81,15 +81,15 @@ class ProviderLibrary(ABC):
         """What the provider answered; None where the error is not about an answer."""
 
     async def embed(self, client: Any, body: JsonDict) -> JsonDict:
-        raise Declined("nothing of that kind is offered here", 404)
+        raise Declined("not offered by this provider", 404)
 
     async def names(self, client: Any) -> Sequence[str]:
         """The models that it lists."""
-        raise Declined("nothing of that kind is offered here", 404)
+        raise Declined("not offered by this provider", 404)
 
     async def count(self, client: Any, text: str) -> int:
         """The tokens of a text."""
-        raise Declined("nothing of that kind is offered here", 404)
+        raise Declined("not offered by this provider", 404)
 
     # The transport.
 
@@ -106,7 +106,7 @@ class ProviderLibrary(ABC):
                 case "tokenize":
                     tree = {"count": await self.count(client, body["prompt"])}
                 case "embeddings" if "messages" in body:
-                    raise Declined("images are not embedded here", 400)
+                    raise Declined("this provider does not embed images", 400)
                 case "embeddings":
                     tree = await self.embed(client, body)
                 case _:
@@ -184,7 +184,7 @@ class ProviderLibrary(ABC):
             except Exception as error:
                 failed = error
         if failed is not None or not ended:
-            why = "the stream has no end" if failed is None else type(failed).__name__
+            why = "the stream ended early" if failed is None else type(failed).__name__
             raise fault_of(Incident.DROPPED, where, why)
         yield b"data: [DONE]\n\n"
 

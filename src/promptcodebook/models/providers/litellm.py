@@ -96,7 +96,7 @@ class LiteLLM(library.ProviderLibrary):
         # The library takes addresses, keys, headers and much else as keywords beside these.
         if unknown := sorted(body.keys() - self._fields):
             raise library.Declined(
-                f"litellm is not given {unknown[0]!r}, since it may say where the request goes. "
+                f"{unknown[0]!r} is not passed to litellm, since it may redirect the request. "
                 "Take it out of roles.ROLE.extra; litellm has its own variables for addresses and "
                 "keys, and headers belong in roles.ROLE.headers"
             )

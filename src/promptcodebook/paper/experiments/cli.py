@@ -34,19 +34,20 @@ def reproduce(
     data: str = typer.Option("", help="Folder of the task's data."),
     independent: str = typer.Option("", help="Model of the independent critic (critic)."),
     weak: str = typer.Option("", help="Model of the weak critic (critic)."),
-    cells: int = typer.Option(4, min=1, help="Cells at once; 1 shows the progress within each."),
-    concurrency: int = typer.Option(
-        64, min=1, help="Calls in flight at once, of all cells together."
+    cells: int = typer.Option(
+        4, min=1, help="Cells to run at once; 1 shows progress within each cell."
     ),
+    concurrency: int = typer.Option(64, min=1, help="Maximum calls in flight, over all cells."),
     out: Path = typer.Option(Path("docs/results"), help="Folder for the page, NAME.md."),
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
     """Rerun the experiments behind a page of docs/results, and write the page.
 
-    It measures the most important cells first. After Ctrl-C, the same command resumes; no cell is
-    measured again and no reply is paid for twice. The page lists what is missing. Runs and replies
-    are in RUNS/bench. The model is the page's own unless --lm names another; PCO_LM is ignored."""
+    The most important cells are measured first. After Ctrl-C, rerun the command to resume; nothing
+    is measured or paid for twice. The page lists missing cells. Runs and replies are stored in
+    RUNS/bench. Each page's default model is used unless you name one with --lm; PCO_LM is
+    ignored."""
     from promptcodebook.paper.experiments.experiment import ExperimentRequest
     from promptcodebook.paper.experiments.lab import Lab, open_lab
     from promptcodebook.paper.experiments.reproduce import (

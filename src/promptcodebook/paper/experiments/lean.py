@@ -187,7 +187,7 @@ def _half(measured: shared.Results, half: str) -> list[Block]:
         blocks.append(_decided(arms["lean"], over_seeds=local))
         rows = [_calls(arm) for name, arm in arms.items() if name in ("lean", "default", "short")]
         head = ["method", "rollouts and validation", *_ROLES, "training calls"]
-        blocks.append(PageTable(f"{half}-calls", head, rows, "Calls of a run in training, by role"))
+        blocks.append(PageTable(f"{half}-calls", head, rows, "Training calls per run, by role"))
     named = read_table("lean")["arms"]
     runs = {arm: shared.runs_of(measured.results, f"{half}/{arm}") for arm in named}
     return [*blocks, *shared.stopped(runs)]

@@ -195,7 +195,7 @@ def _main_page(measured: common.Results) -> pages.Page:
             taking = "yes" if _leaves(result) else "no: the interval touches 0"
             taking = taking if task in BENCHMARKS else "yes, in any case"
             floors.append([task, pages.shown(common.score([result["row"]["rewards"]])), taking])
-    title = f"Up to {FLOOR} test examples without any optimizing"
+    title = f"Up to {FLOOR} test examples, without optimizing"
     blocks: list[pages.Block] = common.judged_by_words(tasks[1:], spec)
     head = ["task", "zero-shot (95 %)", "takes part"]
     blocks.append(pages.PageTable("floor", head, floors, title))
@@ -286,7 +286,7 @@ def _length_page(measured: common.Results) -> pages.Page:
     for task in found.tasks:
         lengths = [(line.title, _lengths(line, task)) for line in found.lines]
         rows = [[title, *own] for title, own in lengths if own]
-        head = ["method", "longest prompt", "sum over calls", "tokens a query", "calls a query"]
+        head = ["method", "longest prompt", "sum over calls", "tokens per query", "calls per query"]
         blocks.append(pages.PageTable(f"lengths-{task}", head, rows, f"Tokens on {task}"))
     paper = [v for v in pages.published("Figure 4a") if v.metric == "longest_prompt"]
     columns, rows = pages.as_printed(paper)
@@ -315,7 +315,7 @@ def _cost_page(measured: common.Results) -> pages.Page:
     blocks = common.judged_by_words(tasks[1:], measured.lab.spec)
     found = _lines(measured, list(_budgets(measured.order))[-1])
     head = ["method", "tokens in training and choosing", "tokens for the test split"]
-    head += ["seconds a query", "calls a query", "reward (95 %)"]
+    head += ["seconds per query", "calls per query", "reward (95 %)"]
     for task in found.tasks:
         rows: list[list[str]] = []
         for line in found.lines:
@@ -333,7 +333,7 @@ def _cost_page(measured: common.Results) -> pages.Page:
             rows.append([line.title, *taken, pages.shown(common.score(line.rewards(task)))])
         blocks.append(pages.PageTable(f"cost-{task}", head, rows))
     printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in pages.published("Table 5"))
-    paper = f"The paper, HotpotQA, one A100: {printed}."
+    paper = f"The paper's figures for HotpotQA on one A100: {printed}."
     blocks += [*found.left_out, common.text("main", "seconds"), paper]
     return common.framed(measured, tasks[0], blocks)
 

@@ -146,7 +146,7 @@ Operator = Callable[[Learner], Learner]
 
 
 def _as(kind: type[T], sound: Any) -> T:
-    assert type(sound) is kind.__mro__[1], f"{kind.__name__} replaces no {type(sound).__name__}"
+    assert type(sound) is kind.__mro__[1], f"{kind.__name__} cannot replace {type(sound).__name__}"
     return kind(**{f.name: getattr(sound, f.name) for f in fields(sound)})
 
 

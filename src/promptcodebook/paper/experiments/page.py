@@ -229,7 +229,7 @@ def published(table: str, executor: str | None = None) -> list[Published]:
 def paired(values: Sequence[Published], row: str, column: str, metric: str) -> Published | None:
     """The number at (row, column) if it is of this metric, else None."""
     found = [v for v in values if (v.row, v.column, v.metric) == (row, column, metric)]
-    assert len(found) < 2, f"{row}, {column} is there for several executors"
+    assert len(found) < 2, f"{row}, {column} exists for several executors"
     return found[0] if found else None
 
 

@@ -139,7 +139,7 @@ def cell(arm: Arm, seed: int, spec: str, preset: str = "default") -> Cell:
     data = pool_messages() if pool else what_learns.one_topic(*table["messages"])
 
     def measure(lab: Lab) -> CellResult:
-        assert lab.replies is not None, "the ladder is for a model"
+        assert lab.replies is not None, "this experiment needs a model"
         teacher = Teacher(TeacherBehaviour(**manner))
         lm = what_learns.Taught(lab.replies.counted, teacher, frozenset(arm.plain))
         sources = Sources(data=data, lm=lm, templates=mixed(arm.shots))

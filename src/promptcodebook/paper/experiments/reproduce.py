@@ -85,7 +85,7 @@ def experiment_named(name: str) -> Experiment:
     homes = read_table("pages")["home"]
     if name not in homes:
         near = errors.did_you_mean(name, homes)
-        message = f"there is nothing to reproduce under the name {name!r}{near}"
+        message = f"no experiment is called {name!r}{near}"
         raise errors.ConfigError(message, hint=f"pco reproduce {' | '.join(homes)}")
     module, _, variable = homes[name].partition(":")
     return getattr(import_module(f"promptcodebook.paper.experiments.{module}"), variable)

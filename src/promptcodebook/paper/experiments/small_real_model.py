@@ -164,7 +164,7 @@ def _headline(results: Results) -> list[Block]:
         if both:
             words, learned = (shared.rewards(each[:both]) for each in (runs, read))
             gain = shown(shared.difference(learned, words), signed=True)
-            what = "Learned with embeddings - learned by words"
+            what = "Learned with embeddings minus learned from words"
             parts.append(f"{what}, {plural(both, 'seed')}: {gain}.")
         parts.append(verdicts(read))
     return parts
@@ -208,8 +208,8 @@ def _gains(title: str, runs: Runs, names: set[str]) -> list[Block]:
     learned, oracle, none = (shared.rewards(runs, name) for name in ("learned", "oracle", "none"))
     part, met = shared.share(learned, oracle, none), {True: "**met**", False: "**not met**"}
     mean, low, high = map(percent, (part.mean, part.low, part.high))
-    above = " and above ".join(
-        f"{name.replace('_', ' ')} {met[gains['learned', name].low > 0]}"
+    above = " and ".join(
+        f"{name.replace('_', ' ')} ({met[gains['learned', name].low > 0]})"
         for name in ("best_single", "present")
     )
     goal = {"goal": percent(_GOAL), "met": met[part.mean >= _GOAL]}
@@ -277,7 +277,7 @@ def _sweeps(results: Results) -> list[Block]:
     if updating and not any(result["rewrites"] for result in updating):
         parts.append(shared.text("small", "no_rewrite"))
     stopped = [f"- {name}: {r['stopped']}" for name, r in rows.items() if r["stopped"]]
-    return [*parts, "Stopped before that:\n\n" + "\n".join(stopped)] if stopped else parts
+    return [*parts, "Stopped early:\n\n" + "\n".join(stopped)] if stopped else parts
 
 
 def _compared(head: str, rows: Results) -> PageTable:

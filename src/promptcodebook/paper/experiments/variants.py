@@ -76,7 +76,8 @@ def _compared(
     known = [row for row in rows if shared.rewards(row.runs, row.row)]
     theirs = columns or {}
     head = ["setting", "reward (95 %)", f"minus {known[0].title}" if known else "difference"]
-    head += ["entropy (bits)", "used", "tokens a query", "tokens in training and choosing", "runs"]
+    head += ["entropy (bits)", "used", "tokens per query"]
+    head += ["tokens in training and choosing", "runs"]
     head += [f"paper: {column}" for column in theirs]
 
     def over(row: _VariantRow) -> str:
@@ -221,7 +222,7 @@ def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Runs], paper: str) -> list
     if sweep.row:
         theirs = (v for v in pages.published(paper) if v.row == sweep.row)
         points = ", ".join(f"{v.column}: {v.printed}" for v in theirs)
-        blocks.append(f"The paper, in exact match of HotpotQA (%): {points}.")
+        blocks.append(f"The paper's exact match on HotpotQA (%): {points}.")
     ours = {value: shared.score(shared.rewards(made)) for value, made in runs.items()}
     mixed = {
         value: fmean(entropy(shared.counts(run)) for run in made if run["routes"])
@@ -263,7 +264,8 @@ def _usage(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
                 paper = "" if seed else theirs  # of the paper's own bars, once
                 rows.append([name, str(seed), *_spread(shared.counts(run)), paper])
     head = ["training", "seed", "entropy (bits)", "used", "most / mean"]
-    return [*blocks, pages.PageTable("usage-by-seed", [*head, "paper: entropy by its bars"], rows)]
+    head.append("paper: entropy from its bars")
+    return [*blocks, pages.PageTable("usage-by-seed", head, rows)]
 
 
 def _spread(chosen: Sequence[int]) -> list[str]:
@@ -346,8 +348,8 @@ def _evolution(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]
     blocks: list[pages.Block] = []
     for seed, run in enumerate(runs["pco"]):
         changed = [r for r in run["rewrites"] if r["variable"].isdigit()]
-        kinds = f"{len(changed)} rewrites of instincts kept, {len(run['rewrites']) - len(changed)} "
-        blocks.append(f"Seed {seed}: {kinds}of the directives θ, φ and ψ.")
+        kinds = f"{len(changed)} rewrites of instincts and {len(run['rewrites']) - len(changed)} "
+        blocks.append(f"Seed {seed} kept {kinds}of the directives θ, φ and ψ.")
         if seed == 0:
             rows: list[list[str]] = []
             for k, text in enumerate(run["first"]):
@@ -369,7 +371,7 @@ def _prompts(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
             lines.append(f"- reward: {reward}")
             blocks += [f"## {markdown(each['example'])}", "\n".join(lines), fenced(each["prompt"])]
         if run["rows"] and not run["prompts"]:
-            blocks.append("The task's data are private: no prompt is shown.")
+            blocks.append("The task's data are private, so no prompt is shown.")
     return blocks
 
 

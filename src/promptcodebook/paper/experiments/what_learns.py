@@ -427,7 +427,7 @@ def _parts(
     """Under each part of the method its worlds, with what is lost without the part, paired by seed;
     `of` gives the runs of an arm."""
     blocks: list[Block] = []
-    head = ["world", "arm", "lost without", "calls", "so"]
+    head = ["world", "arm", "lost without", "calls", "result"]
     for part in dict.fromkeys(world.part for world in listed):
         mine = [world for world in listed if world.part == part]
         lines, rows = list[str](), list[list[str]]()

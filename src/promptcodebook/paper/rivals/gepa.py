@@ -32,12 +32,12 @@ class GepaSettings(OptimizerSettings):
     longer = "rollouts"
 
     rollouts: int | None = Field(default=None, ge=1)
-    """GEPA ends after this many rollouts; none = as many as our training makes, or ten times
-    that under a budget, so that the budget ends it."""
+    """Number of rollouts after which GEPA stops; none = as many as our training uses. With a
+    budget, none = ten times that number, so the budget stops GEPA."""
     minibatch: int = Field(default=3, ge=1)
-    """Training examples in each reflection (as in the GEPA paper)."""
+    """Training examples per reflection (as in the GEPA paper)."""
     merges: int = Field(default=5, ge=0)
-    """Most merges, for "gepa-merge" (as in the GEPA paper)."""
+    """Maximum merges, for "gepa-merge" (as in the GEPA paper)."""
 
 
 class GEPA:

@@ -34,9 +34,9 @@ class MiproSettings(OptimizerSettings):
     table = "mipro"
 
     auto: Literal["light", "medium", "heavy"] = "light"
-    """MIPROv2's own preset for how much it tries."""
+    """MIPROv2's own preset for the size of its search."""
     demos: int = Field(default=4, ge=0)
-    """Most bootstrapped examples in a prompt, and most labelled ones; 0 = only instructions."""
+    """Maximum bootstrapped examples in a prompt, and maximum labelled examples; 0 = no examples."""
 
 
 class MIPROv2:

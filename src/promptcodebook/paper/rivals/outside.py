@@ -277,7 +277,7 @@ class Outside(LibraryThread):
         kept = self._candidates.get(self._key(texts))
         split = "validation" if self.val else "training"
         if kept is not None and kept.rewards:
-            text += f"; what it kept earned {kept.mean:.3f} on {len(kept.rewards)} {split} examples"
+            text += f"; its choice earned {kept.mean:.3f} on {len(kept.rewards)} {split} examples"
         return f"{text}. {self.cut_in_words}"
 
     @property

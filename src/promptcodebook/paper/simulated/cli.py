@@ -23,18 +23,16 @@ from promptcodebook.store.run import RunStore
 
 
 def demo(
-    simulated: bool = typer.Option(
-        False, "--simulated", help="Take the tour on the simulated model."
-    ),
+    simulated: bool = typer.Option(False, "--simulated", help="Use the simulated model."),
     plain: Plain = False,
     as_json: bool = typer.Option(False, "--json", help="Print the table as JSON."),
 ) -> int | None:
-    """Learn which instruction helps which message, on a small real model, in minutes.
+    """Learn which instruction suits which message, on a small real model, in minutes.
 
-    SmolLM2-135M runs in this process, offline. Seven ways of prompting it are judged on held-out
-    messages. A stopped demo resumes where it stopped. If the model is not installed, or with
-    --simulated, you get a tour on the simulated model. That tour shows that the machinery works,
-    not that the method beats another."""
+    SmolLM2-135M runs offline in this process. Seven ways to prompt the model are judged on held-out
+    messages. An interrupted demo resumes where it left off. If the model is not installed, or with
+    --simulated, the demo uses the simulated model. The simulated demo tests the machinery, not the
+    method."""
     if not simulated:
         from promptcodebook.cli.app import COMMAND_GROUP  # which looks for this file
 
@@ -43,7 +41,7 @@ def demo(
             return demonstrate(plain=plain, as_json=as_json)
         except MissingExtra as missing:
             note(f"no real model here: {missing}\n  next: {missing.hint}")
-            note("the simulated tour instead:")
+            note("running the simulated tour instead:")
     page = read_table("demo")
     config = load_config(page["settings"], where="the demo")
     with watch_run(plain=plain) as view:

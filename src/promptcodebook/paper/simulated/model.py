@@ -154,7 +154,7 @@ class SimulatedLM:
         """One reply after its latency. `json_mode`: some JSON; not `seeded`: drawn afresh."""
         if request.embeds:
             raise RequestRefused(
-                "the simulated model makes no embeddings",
+                "the simulated model offers no embeddings",
                 hint="router.features = 'words'",
                 role=request.role,
                 model=request.model,

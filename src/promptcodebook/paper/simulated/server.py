@@ -80,7 +80,7 @@ class SimulatedServer:
         call = call_of(await self._admission.read(request, visit))
         name = call.request.model or "simulated"
         if name not in _MODELS:
-            text = f"no model {name!r} here; there is {' and '.join(map(repr, _MODELS))}"
+            text = f"no model {name!r} here; this server has {' and '.join(map(repr, _MODELS))}"
             raise Refusal(text, status=404, kind="model_not_found", param="model")
         asked = replace(call.request, model=name)
         try:

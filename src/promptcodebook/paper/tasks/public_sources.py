@@ -81,7 +81,7 @@ class PublicSource:
             with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=cache_dir) as place:
                 return self._fetch(cache_dir / self.name, Path(place), accept)
         except OSError as error:
-            message = f"{self.name} cannot be kept in {cache_dir}: {error.strerror or error}"
+            message = f"{self.name} cannot be saved in {cache_dir}: {error.strerror or error}"
             raise TaskError(message, hint=f"pco data fetch {self.name} --cache FOLDER") from error
 
     def _fetch(self, folder: Path, place: Path, accept: bool) -> Fetched:
@@ -103,7 +103,7 @@ class PublicSource:
         except DataError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            message = f"{name}: its public files are not in the form expected ({error!r})"
+            message = f"{name}: its public files are not in the expected form ({error!r})"
             raise TaskError(message, hint=_elsewhere(name)) from None
         # The copy is made beside its place and moved there whole.
         fresh, local = place / name, dict[str, str]()
@@ -155,7 +155,7 @@ def _rows(remote: Remote, path: Path) -> RawRows:
     except DataError as error:
         # The temporary place says nothing to anybody; the address does.
         where = str(error).replace(str(path), remote.url)
-        raise TaskError(where, hint="the public file is not as expected; give --data DIR") from None
+        raise TaskError(where, hint="the public file is not as expected; pass --data DIR") from None
     return [dict(row.values) for row in cast(Table, table).rows]
 
 
@@ -164,8 +164,8 @@ def _unpack(path: Path, folder: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             archive.extractall(folder)  # drops absolute names and '..' itself
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):  # RuntimeError: encrypted
-        message = f"the archive for {folder.name} is not a zip file that can be read"
-        raise TaskError(message, hint="fetch again, or give --data DIR") from None
+        message = f"the archive for {folder.name} is not a readable zip file"
+        raise TaskError(message, hint="fetch again, or pass --data DIR") from None
 
 
 def source_of(name: str) -> PublicSource:
@@ -174,7 +174,7 @@ def source_of(name: str) -> PublicSource:
         return SOURCES[name]
     known = sorted(SOURCES)
     message = f"no benchmark {name!r} to fetch{did_you_mean(name, known)}"
-    raise TaskError(message, hint=f"pco data fetch NAME, with one of {', '.join(known)}")
+    raise TaskError(message, hint=f"pco data fetch NAME, where NAME is one of {', '.join(known)}")
 
 
 def _shuffle(rows: RawRows) -> RawRows:

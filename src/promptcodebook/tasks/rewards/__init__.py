@@ -290,7 +290,7 @@ class Judgement(ReplyShape):
 
 @dataclass(frozen=True, slots=True)
 class RubricJudge:
-    """A model scores the answer in [0, 1] by your rubric. Raises LMError if it gives no score."""
+    """A model scores the answer in [0, 1] against your rubric. Raises LMError without a score."""
 
     ask: Ask
     rubric: str
@@ -335,7 +335,7 @@ class WeightedReward:
 
 @dataclass(frozen=True, slots=True)
 class WeightedSum:
-    """sum(w_i r_i) / sum(w_i), so that parts in [0, 1] give a reward in [0, 1]."""
+    """The weighted mean, sum(w_i r_i) / sum(w_i). Parts in [0, 1] give a reward in [0, 1]."""
 
     parts: tuple[WeightedReward, ...]
     calls: UserCalls = field(default_factory=UserCalls, compare=False, repr=False)

@@ -128,8 +128,8 @@ def schema(
 
 
 def judge(rubric: str, *, shots: bool = False) -> ReadyMade:
-    """A model's score by your rubric, from 0 to 1, with its reasons; its role is `judge`. `shots`
-    shows a small model worked examples first."""
+    """A model's score against your rubric, from 0 to 1, with its reasons; its role is `judge`.
+    `shots` shows a small model worked examples first."""
     return ReadyMade("judge", rubric=rubric, **({"shots": True} if shots else {}))
 
 

@@ -185,7 +185,7 @@ def names_of(labels: tuple[str, ...], options: tuple[tuple[str, str], ...] = ())
             twin = labels[keys[key] - len(options)]
             raise ConfigError(
                 f"the labels {twin!r} and {label!r} cannot be distinguished",
-                hint="make them one label in the data, or use another reward, such as exact",
+                hint="merge them in the data, or use a different reward, such as exact",
             )
         owner = known.get(key, owner)
         add(label, owner)

@@ -42,8 +42,8 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Normalised:
-    """Like `exact`, after normalising both; a reference that normalises to nothing is compared
-    unchanged."""
+    """Like `exact`, but both texts are normalised first. If nothing is left of the reference, the
+    texts are compared unchanged."""
 
     def __call__(self, example: Example, output: str) -> Score:
         return best_of(example, output, self._score, whole=True)
@@ -61,7 +61,7 @@ class Normalised:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """Looks for the reference, or for a fixed `text` instead, as whole words: "no" is not in
+    """The answer must contain the reference, or a fixed `text`, as whole words: "no" is not in
     "know", nor "$18" in "$180"."""
 
     text: str | None = None
@@ -80,10 +80,10 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The answer must name exactly one label, the reference: as whole words, by the label itself or
-    by the letter or number next to it. A negated label does not count as named.
+    """The answer must name exactly one label, the reference. It can give the label in whole words,
+    or the letter or number next to it. A negated label does not count as named.
 
-    `labels` lists all labels. If the input lists options ("A) ..."), those are labels. With
+    `labels` lists all labels. If the input lists options ("A) ..."), they count as labels. With
     `several`, the reference is a list of labels, or a string with , ; or | between them. The score
     is then the F1 of the named labels."""
 
@@ -155,8 +155,9 @@ class TokenF1:
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """|given - reference| <= max(`tolerance`, `relative` * |reference|), for the last number in
-    each, or the one in a LaTeX box or after "####". It reads 1,234.5 and 1.234,5, 3/4 and 5 %."""
+    """Compares the last number in each text, or the number in a LaTeX box or after "####":
+    |given - reference| <= max(`tolerance`, `relative` * |reference|). Accepted formats include
+    `1,234.5`, `1.234,5`, `3/4` and `5 %`."""
 
     tolerance: float = 1e-6
     relative: float = 0.0
@@ -173,7 +174,7 @@ class Numeric:
         wanted, given = reading.last_number(target), reading.last_number(output)
         if wanted is None:
             message = f"the target {quote(target, 60)} of example {row} holds no number"
-            raise RewardError(message, hint="correct the data, or use another reward")
+            raise RewardError(message, hint="correct the data, or use a different reward")
         if given is None:
             return Score(0.0, f"The answer holds no number; {wanted} was expected.")
         for one, other in given.pairs(wanted):
@@ -192,7 +193,8 @@ def matches(pattern: str, flags: int, full: bool, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """`pattern` must be found in the answer, or match the whole stripped answer (`full`).
+    """The answer must contain a match of `pattern`. With `full`, the stripped answer must
+    match entirely.
 
     `seconds` limits one match; an answer that takes longer does not match."""
 
@@ -235,7 +237,7 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class ValidJson:
-    """The answer must be strict JSON (no NaN). `fenced` allows one code fence around it; `keys`
+    """The answer must be strict JSON (no NaN). `fenced` allows one code fence around it; all `keys`
     must be present."""
 
     fenced: bool = False
@@ -262,8 +264,8 @@ _SHOWN = 5
 @dataclass(frozen=True, slots=True)
 class JsonFields:
     """The share of fields that match the reference, which is also JSON. Numbers may be strings;
-    case and blanks in strings, and the order of plain lists, are ignored. The feedback names what
-    is wrong; `fenced` allows one code fence."""
+    case and blanks in strings, and the order of plain lists, are ignored. The feedback names each
+    error; `fenced` allows one code fence."""
 
     fenced: bool = False
 
@@ -272,7 +274,7 @@ class JsonFields:
             wanted: Any = parse_json(target_of(example))
         except ValueError:
             message = f"the target of example {example.id} is not JSON"
-            raise RewardError(message, hint="correct the data, or use another reward") from None
+            raise RewardError(message, hint="correct the data, or use a different reward") from None
         try:
             given = parse_json(strip_fence(output) if self.fenced else output)
         except ValueError as error:
@@ -320,7 +322,7 @@ def _comparable(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """The answer must fit `schema`, which is checked when the reward is built (ConfigError);
+    """The answer must match `schema`, which is checked when the reward is built (ConfigError). Its
     references are never fetched."""
 
     schema: Mapping[str, object]

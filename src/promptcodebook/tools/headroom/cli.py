@@ -56,13 +56,14 @@ class Design:
         if len(examples) < ENOUGH:
             raise DataError(
                 f"the split {of!r} of {plan.task.name} has {plural(len(examples), 'example')}",
-                hint=f"choose a split of at least {ENOUGH}: --split train, val or test",
+                hint=f"choose a split with at least {ENOUGH}: --split train, val or test",
             )
         most = rollouts // ENOUGH
         if len(prompts) < 2 or most < 2:
             fault = f"{plural(rollouts, 'rollout')} for {plural(len(prompts), 'prompt')}"
             raise ConfigError(
-                f"{fault}: two are needed (the current one and another), with {ENOUGH} inputs each",
+                f"{fault}: this needs two prompts (the current one and another), with {ENOUGH} "
+                "inputs each",
                 hint=f"--rollouts {ENOUGH * len(prompts)}" if prompts[1:] else "--prompts FOLDER",
             )
         chosen = sample(examples, rollouts // len(prompts[:most]))
@@ -98,13 +99,11 @@ def headroom(
     split_name: command.SplitName = "train",
     as_json: command.Json = False,
 ) -> None:
-    """Measure what training could gain on held-out inputs: from one better prompt, and from a
-    router.
+    """Measure how much one better prompt, or a router, could gain on held-out inputs.
 
-    Each input is answered with each prompt: the current one, and each instinct of the first
-    codebook on its own. --budget limits all calls. Without it, --rollouts limits them if an answer
-    takes a known number of calls. If interrupted, rerun the command; finished calls are not
-    repeated."""
+    Each input is answered with the current prompt and with each single instinct of the initial
+    codebook. --budget limits all calls. Without --budget, --rollouts limits the calls if their
+    number per answer is known. To resume, rerun the command; finished calls are not repeated."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base))
     plan.task.require()
@@ -141,7 +140,7 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
 
     cells = [(example, prompt) for example in design.examples for prompt in design.prompts]
     more, simulated = "rerun it with a larger --budget", models.simulated
-    async with models.at_work(more, f"{more}: what was paid for so far is kept"):
+    async with models.at_work(more, f"{more}: everything paid for so far is kept"):
         with counting("measuring headroom", len(cells), sys.stderr, simulated=simulated) as count:
             rollouts = await gather_all(one(*cell) for cell in cells)
     failures = [r.failure for r in rollouts if r.failure is not None]
@@ -195,7 +194,7 @@ def _text(made: HeadroomResult) -> str:
     found, model = made.headroom, "simulated model, " if made.simulated else ""
     failed = f"{made.failed} of {plural(made.rollouts, 'rollout')} failed"
     counts = f"{plural(made.inputs, 'input')} x {plural(found.prompts, 'prompt')}; {failed}"
-    gains = {"one prompt over today's": found.prompt, "a router over that, by words": found.router}
+    gains = {"one prompt over today's": found.prompt, "a word-based router over that": found.router}
     rows = [
         {"gain": name, "reward": f"{of.mean:+.3f}", "95 %": of.ends(signed=True, between="..")}
         for name, of in gains.items()

@@ -93,15 +93,15 @@ def _sentence(answer: HeadroomAnswer, prompt: Interval, router: Interval) -> str
     one, learned = prompt.text(signed=True), router.text(signed=True)
     if answer == "routing":
         return (
-            f"Routing would pay. On held-out inputs, a router that learned from the others added "
+            f"Routing would pay. On held-out inputs, a router trained on the other inputs added "
             f"{learned} over the best single prompt; that prompt gains {one} over today's."
         )
     if answer == "one prompt":
         return (
             f"One better prompt would do: up to {prompt.high:+.3f} over today's. On held-out "
-            f"inputs, it gained {one}; a router that learned from the others added {learned}."
+            f"inputs, it gained {one}; a router trained on the other inputs added {learned}."
         )
     return (
         f"No gain was found with these prompts. On held-out inputs, the best one gained {one} over "
-        f"today's, and a router that learned from the others added {learned}."
+        f"today's, and a router trained on the other inputs added {learned}."
     )

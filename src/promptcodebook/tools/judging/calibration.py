@@ -61,7 +61,7 @@ class Labels:
         more is another person's label. Raises DataError when a column or a label is wrong."""
         table = read_source(path)
         if isinstance(table, Mapping):
-            raise DataError(f"{path} is a folder", hint="name one file of labels")
+            raise DataError(f"{path} is a folder", hint="pass one file of labels")
         for column in ("input", "answer", "label"):
             if column not in table.columns:
                 hint = "the columns are input, answer and label; optionally target and id"
@@ -148,7 +148,7 @@ def calibrate(
     known = [(i, f) for i, f in zip(labels.items, found, strict=True) if not isinstance(f, Failure)]
     if not known:
         message = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
-        raise DataError(message, hint="pco doctor; or fill in the column label")
+        raise DataError(message, hint="pco doctor; or fill in the label column")
     bounds = assembled.config.reward_range
     levels = sorted({label for item, _ in known for label in item.labels})
 
@@ -178,10 +178,10 @@ def decide(made: Calibration) -> tuple[str, str]:
     kappa, lost = made.kappa, len(made.failures) / (len(made.failures) + made.judged)
     unjudged = f"{lost:.0%} of the answers could not be judged"
     refusals = {
-        f"a decision takes {figures.ENOUGH} judged answers": made.judged < figures.ENOUGH,
+        f"a decision needs {figures.ENOUGH} judged answers": made.judged < figures.ENOUGH,
         unjudged: lost > figures.MANY,
-        "people and judge give every answer the same label": kappa is None,
-        "its agreement with people may be chance": kappa is not None and kappa.low <= 0,
+        "people and the judge give every answer the same label": kappa is None,
+        "its agreement with people may be due to chance": kappa is not None and kappa.low <= 0,
         f"κ is below {figures.FAIR:g}": kappa is not None and kappa.mean < figures.FAIR,
     }
     why = next((why for why, holds in refusals.items() if holds), "")
@@ -190,10 +190,10 @@ def decide(made: Calibration) -> tuple[str, str]:
     sure = kappa.mean >= figures.ALMOST_PERFECT and kappa.low >= figures.CLEARLY_GOOD
     limits = figures.ALMOST_PERFECT, figures.CLEARLY_GOOD
     doubts = {
-        "κ is below {:g}, or its lower end below {:g}".format(*limits): not sure,
+        "κ is below {:g}, or the lower end of its interval below {:g}".format(*limits): not sure,
         unjudged: lost > figures.FEW,
     }
     why = "; ".join(doubt for doubt, holds in doubts.items() if holds)
     if why:
-        return "use it with its error in the interval", why
+        return "use it, with intervals that include its error", why
     return "use it", "it agrees with people"

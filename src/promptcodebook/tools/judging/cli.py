@@ -47,7 +47,7 @@ from promptcodebook.tools.judging.figures import ENOUGH, rectified
 from promptcodebook.types import Evaluation, Rollout
 
 judge = command.command_group(
-    "Measure how far a judge agrees with people; correct a verdict for the judge's error."
+    "Measure how closely a judge agrees with people; correct a verdict for the judge's error."
 )
 # The share of the inputs of a sheet that may lack a label: left out by choice, they would bias.
 _SPARE = 0.1
@@ -60,8 +60,10 @@ ScaleOption = Annotated[
 @judge.command("calibrate")
 def calibrate_judge(
     labels: LabelsPath,
-    reward: str = typer.Option("", metavar="KIND", help="A reward; default: the one in pco.toml."),
-    rubric: str = typer.Option("", help="The judge's rubric; default: the one in pco.toml."),
+    reward: str = typer.Option(
+        "", metavar="KIND", help="The reward; default: the reward in pco.toml."
+    ),
+    rubric: str = typer.Option("", help="The judge's rubric; default: the rubric in pco.toml."),
     scale: ScaleOption = None,
     out: Path | None = typer.Option(None, help="Default: LABELS, ending in .judge.json."),
     config: command.ConfigOption = None,
@@ -70,10 +72,10 @@ def calibrate_judge(
     sets: command.Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Ask the judge about answers that people labelled, and say whether to trust it.
+    """Have the judge rate answers that people labelled, and report whether to trust the judge.
 
-    LABELS has the columns input, answer and label, and may have target and id. If interrupted,
-    rerun the command; finished calls are not repeated."""
+    LABELS has the columns input, answer and label, and optionally target and id. To resume, rerun
+    the command; finished calls are not repeated."""
     named = {"kind": "judge", "rubric": rubric} if rubric else reward
     settled, base = command.gather_settings(
         config, command.flag_layer(lm=lm, budget=budget, reward=named or None), sets
@@ -97,15 +99,15 @@ def calibrate_judge(
 
 async def _calibrate(assembled: Assembled, labels: Labels) -> Calibration:
     models, items = assembled.models, labels.items
-    more, name, simulated = "give it a larger budget", "judging labelled answers", models.simulated
-    async with models.at_work(more, f"{more}; what was paid for so far is kept"):
+    more, name, simulated = "raise the budget", "judging labelled answers", models.simulated
+    async with models.at_work(more, f"{more}; everything paid for so far is kept"):
         with counting(name, len(items), sys.stderr, simulated=simulated) as count:
             found = await judge_items(assembled, items, count)
     return calibrate(assembled, labels, found)
 
 
 def _calibration_text(made: Calibration) -> str:
-    rows = f"{made.judged} judged, {len(made.failures)} could not be, {made.blank} without a label"
+    rows = f"{made.judged} judged, {len(made.failures)} could not be, {made.blank} unlabelled"
     kappa = "unknown" if made.kappa is None else made.kappa.text(between=BETWEEN)
     facts = {
         "judge": f"{made.judge}{' (simulated)' if made.simulated else ''}",
@@ -120,7 +122,7 @@ def _calibration_text(made: Calibration) -> str:
 @judge.command()
 def sheet(
     run: RunRef,
-    count: int = typer.Option(60, "--n", min=ENOUGH, help="Test inputs, chosen at random."),
+    count: int = typer.Option(60, "--n", min=ENOUGH, help="Number of random test inputs."),
     out: Path = typer.Option(Path("labels.csv"), "--out", "-o", help="The file to write."),
     trust: command.Trust = False,
     as_json: Json = False,
@@ -128,8 +130,8 @@ def sheet(
     """Export a run's test answers for blind labelling."""
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         if store.header.private or not (store.ours or trust):
-            message = "its data is private or not yours, so no sheet shows it"
-            raise ConfigError(message, hint="--trust, if you trust the run's author")
+            message = "the run's data is private or not yours, so no sheet can show it"
+            raise ConfigError(message, hint="add --trust if you trust the run's author")
         rows, _ = _judged(store)
         examples, name = stored_examples(store.header), store.header.id
     tests = [
@@ -154,11 +156,11 @@ def sheet(
 def verdict(
     run: RunRef, labels: LabelsPath, scale: ScaleOption = None, as_json: Json = False
 ) -> None:
-    """Recompute a run's verdict from labels of its test answers, with the judge's error in the
-    intervals.
+    """Recompute a run's verdict from labels of its test answers, allowing for the judge's error in
+    the intervals.
 
-    The run stores it, so its report and `pco runs show` include it. It does not count as a look at
-    the test split, because no answer is new."""
+    The run stores the new verdict, so its report and `pco runs show` include it. No new answers are
+    made, so this does not count as a look at the test split."""
     with closing(RunStore.open(find_run(runs_dir(), run), write=True)) as store:
         header, state = store.header, store.outline()
         entries, first = _judged(store)
@@ -257,11 +259,11 @@ class _People:
             message += f" for the answers of {names[0]} and {names[-1]} to {ENOUGH} test inputs"
             raise DataError(message, hint="pco judge sheet RUN writes the answers to label")
         sure = {name for pair in self.known for name in pair}
-        rows = " and ".join(name for name in names if name not in sure)
+        rows = " and ".join(repr(name) for name in names if name not in sure)
         return (
-            "The rewards are a model's. The gains and their intervals allow for its error, by "
+            "A model gave the rewards. The gains and their intervals allow for its error, using "
             "people's labels on {} of {} test inputs".format(*self.used)
-            + (f", but not those of {rows}: its error there is not known." if rows else ".")
+            + (f", except for {rows}, where the error is unknown." if rows else ".")
         )
 
 
@@ -269,5 +271,5 @@ def _write(target: Path, text: str) -> None:
     try:
         write_whole(target, text)
     except OSError as error:
-        hint = "choose a place that you may write to and that has space"
+        hint = "choose a writable location with free space"
         raise ConfigError(f"cannot write {target}: {error.strerror}", hint=hint) from error

@@ -48,7 +48,7 @@ def read_front(place: Path) -> Front:
     except (OSError, ValueError) as error:
         raise _refusal(path, str(error).splitlines()[0]) from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise _refusal(path, f"its JSON lacks what it should have ({error})") from None
+        raise _refusal(path, f"its JSON is incomplete or malformed ({error})") from None
     prompts = [text.strip() for text in found]
     best = prompts[scores.index(max(scores))] if scores else ""
     order = sorted(range(len(prompts)), key=lambda k: -scores[k] if scores else 0.0)
@@ -61,8 +61,8 @@ def read_front(place: Path) -> Front:
 def _refusal(path: Path, why: str) -> ConfigError:
     return ConfigError(
         f"cannot read prompts from {path}: {why}",
-        hint="name GEPA's result as JSON or its run folder, DSPy programs as JSON, a JSON list of "
-        f"strings, or a folder of {', '.join(_TEXTS)} files",
+        hint="give GEPA's result (as JSON or its run folder), DSPy programs as JSON, a JSON list "
+        f"of strings, or a folder of {', '.join(_TEXTS)} files",
     )
 
 
@@ -114,7 +114,7 @@ def _prompts_of(tree: Any, path: Path, component: str) -> tuple[list[str], list[
         elif _is_program(tree):
             tree = [_texts_of_program(tree)]
     if not isinstance(tree, list):
-        raise _refusal(path, "its JSON has no prompts that are known here")
+        raise _refusal(path, "its JSON has no prompts in a known form")
     texts = [_one_text(each, path, component) for each in cast("list[Any]", tree)]
     return texts, scores if len(scores) == len(texts) else []
 
@@ -141,8 +141,8 @@ def _one_text(candidate: Any, path: Path, component: str) -> str:
             return found
     if len(texts) > 1:
         names = ", ".join(sorted(texts))
-        what = f"a candidate of {path} has {plural(len(texts), 'text')}: {names}"
-        hint = f"a codebook has one text for each prompt: name it, as in {path}#{sorted(texts)[0]}"
+        what = f"a candidate in {path} has {plural(len(texts), 'text')}: {names}"
+        hint = f"a codebook takes one text per prompt; choose it, as in {path}#{sorted(texts)[0]}"
         raise ConfigError(what, hint=hint)
     raise _refusal(path, "a candidate is not a text")
 

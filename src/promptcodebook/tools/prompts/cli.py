@@ -43,9 +43,9 @@ def route(
 ) -> int:
     """Learn which of your prompts suits each input, and judge the routing on the test split.
 
-    No prompt is rewritten. The verdict compares routing with the one prompt that is
-    best when used for all inputs, and with the one that their optimizer would deploy, if known.
-    Data, reward and models may come from pco.toml, as for `pco train`, which can resume the run."""
+    No prompt is rewritten. The verdict compares routing with the prompt that works best for all
+    inputs and, if known, with the prompt that the original optimizer would deploy. Data, reward and
+    models may come from pco.toml, as for `pco train`. To resume, use `pco train --resume`."""
     front = read_front(Path(prompts))
     made = [*_SETTINGS, f"init.path={json.dumps(str(Path(prompts).resolve()))}"]
     made += [f"size={len(front.prompts)}", f"update.epochs={rollouts // _BATCH}"]

@@ -93,7 +93,7 @@ def propose(
     form: Mapping[str, str] = {"target": "", **first.settings} if first.form else {}
     given = {**given, **{n: form.get(n) for n in ("input", "target") if given[n] is None}}
     if not (rows := sum(map(len, parts.values()))):
-        raise DataError(f"{source} is empty", hint="give it at least three examples")
+        raise DataError(f"{source} is empty", hint="add at least three examples")
     columns = look_at([row.values for rows in parts.values() for row in rows])
     present = PresentPrompt("", agent.get("init", {}).get("prompt", ""), frozenset(columns))
     own = [] if "executor" in agent else list(dict.fromkeys(present.named))
@@ -131,7 +131,7 @@ def propose(
     if lm:
         parse_spec(lm)  # or a ConfigError
     if not (agent or yes) and sys.stdin.isatty():
-        prompt = ask("the prompt that you have, a file or the text", Choice("none yet"))
+        prompt = ask("your current prompt, as a file or text", Choice("none yet"))
         agent = {} if prompt == "none yet" else {"init": {"prompt": read_prompt(prompt)}}
     references = [e.target or "" for _, part in dataset.items() for e in part]
     tokens = [max(map(estimate_tokens, accepted_answers(each))) for each in references]
@@ -166,7 +166,7 @@ def propose(
     summary.append(f"prompt  {has or 'none: pco train --prompt FILE, or TEXT, starts from yours'}")
     judged, validated = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
     if "verdict_examples" in tree or "validation" in tree:
-        what = f"on {judged} of the test rows; the best states on {validated} of val"
+        what = f"on {judged} of the test rows; the best states on {validated} validation rows"
         summary.append(f"judged  {what}")
     alone = independent(sample(dataset.test, judged))
     remarks = [verdict_remark(judged, alone), dataset.remark, dependent, *scoring.refused]
@@ -255,7 +255,7 @@ def _grouping(
         return {}, ""
     if drawn and len(columns[group].different) >= 2 * ENOUGH:
         return {"group": group}, ""
-    what = f"rows of one {group} may depend on one another, and no interval allows for that"
+    what = f"rows with the same {group} may depend on one another, and no interval allows for that"
     return {}, f"{what}: [data] group = {toml(group)}"
 
 
@@ -324,7 +324,7 @@ def _scoring(
         labels = []
 
     def scoring(name: str) -> Scoring:
-        entry = rules()["rewards"].get(name, {"why": "the one that you chose"})
+        entry = rules()["rewards"].get(name, {"why": "your choice"})
         coded = "; its numbers mean nothing to a model: say in init.prompt what they stand for"
         why = entry["why"] + coded * (name == "label" and answer is not None and answer.numbers)
         setting = {"kind": name, **entry.get("setting", {})}
@@ -398,7 +398,7 @@ def _choices(seen: ColumnRoles, scoring: Scoring, columns: Mapping[str, Column])
     kinds = f"{len(labels)} labels: {named}" if labels else f"{words:g} words"
 
     def or_else(choice: Choice) -> str:
-        return f"; else perhaps {choice.runner_up}" if choice.runner_up else ""
+        return f"; or perhaps {choice.runner_up}" if choice.runner_up else ""
 
     return [
         f"input   {seen.messages or seen.input.name}{or_else(seen.input)}",
@@ -438,7 +438,7 @@ def _ask(what: str, guess: Choice, flag: str = "", *, yes: bool) -> str:
         return guess.name
     name = guess.name or "none"
     if not sys.stdin.isatty():
-        message = f"{what}, is probably {name!r}, and there is no terminal to ask on"
+        message = f"{what}, is probably {name!r}, but there is no terminal to confirm it"
         raise ConfigError(message, hint="add --yes, or --input, --target and --reward")
     with contextlib.redirect_stdout(sys.stderr):  # the question must not end up in a result
         return typer.prompt(what[:1].upper() + what[1:], default=name)

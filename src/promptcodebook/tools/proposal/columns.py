@@ -346,7 +346,8 @@ def _longest(columns: Iterable[Column]) -> Choice:
     """The column of the longest texts, if it is clearly the longest."""
     order = sorted(columns, key=lambda column: -column.words)
     close = [c.name for c in order[1:] if _TWICE * c.words > order[0].words]
-    doubt = "texts of about the same length, and no name says which is the input" if close else ""
+    alike = "the columns' texts are about equally long, and no name shows which is the input"
+    doubt = alike if close else ""
     return Choice(order[0].name, tuple(close), doubt) if order else Choice()
 
 
@@ -366,7 +367,7 @@ def _reference(likely: Mapping[str, float], columns: Mapping[str, Column]) -> Ch
     limit = min(best, rules()["target"]["unnamed"])
     for column in columns.values():
         if column.kind[0] == "mostly missing" and column.rank("target") < limit:
-            doubt = f"its name is the reference's, but {column.kind[1]}"
+            doubt = f"its name suggests the reference, but {column.kind[1]}"
             return Choice(column.name, tuple(n for n in likely if likely[n] == best), doubt)
     if not likely:
         return Choice()

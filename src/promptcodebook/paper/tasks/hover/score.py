@@ -91,7 +91,7 @@ def gold_titles(example: Example) -> tuple[str, ...]:
     titles = cast("Sequence[object]", held) if isinstance(held, list | tuple) else ()
     if not titles:
         message = f"example {example.id} has no gold titles to look for"
-        raise RewardError(message, hint="give it a field gold_titles, a list of page titles")
+        raise RewardError(message, hint="add a gold_titles field with a list of page titles")
     return tuple(dict.fromkeys(str(title) for title in titles))
 
 

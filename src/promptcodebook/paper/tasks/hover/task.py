@@ -76,7 +76,7 @@ class ClaimRow(homes.BenchmarkRow):
         if not self._titles():
             name = "supporting_facts" if self.gold_titles is None else "gold_titles"
             raise DataError(
-                f"{name} names no gold pages",
+                f"{name} lists no gold pages",
                 hint='write "gold_titles": ["Title", ...], spelled as in corpus.jsonl',
             )
         return self
@@ -120,10 +120,7 @@ def load_hover(data_dir: Path | None = None) -> Task:
     homes.unique_ids(parts)
     dataset = Dataset(*(tuple(parts[s]) for s in SPLITS), name="hover", input="claim")
     lost = sum(lacks_pages(claim) for part in parts.values() for claim in part)
-    unwinnable = (
-        f" {lost} of the {len(dataset)} claims rest on pages that the corpus does not hold under "
-        "the titles given."
-    )
+    unwinnable = f" {lost} of the {len(dataset)} claims need pages whose titles the corpus lacks."
     facts = {
         "pages": len(retriever),
         "origin": home.origin,

@@ -83,7 +83,7 @@ def grade(
     as `check`, and DataError when the two lists differ in length."""
     if len(instruction_id_list) != len(kwargs):
         message = f"{len(instruction_id_list)} instruction ids but {len(kwargs)} kwargs"
-        raise DataError(message, hint="give one kwargs object (or null) per instruction")
+        raise DataError(message, hint="pass one kwargs object (or null) per instruction")
     read = [_read(name, given) for name, given in zip(instruction_id_list, kwargs, strict=True)]
     known = language or _default_language(*map(os.environ.get, _FOLDERS))
     end = time.monotonic() + _LOOSE_S

@@ -47,7 +47,7 @@ class RequestRow(BenchmarkRow):
         if not ids or len(ids) != len(kwargs):
             raise DataError(
                 f"{len(ids)} constraints in instruction_id_list, {len(kwargs)} in kwargs",
-                hint="give at least one constraint, and one object of arguments for each ({} for "
+                hint="list at least one constraint, and an object of arguments for each ({} for "
                 "none)",
             )
         for one, given in zip(ids, kwargs, strict=True):
@@ -111,7 +111,7 @@ class ConstraintReward:
         verdicts = self._verdicts(example, output)
         if not verdicts:
             message = f"example {example.id} has no constraints to check"
-            raise RewardError(message, hint="give it instruction_id_list and kwargs")
+            raise RewardError(message, hint="add instruction_id_list and kwargs")
         message = self._describe("The final response", verdicts)
         return Score(sum(verdicts.values()) / len(verdicts), message)
 
