@@ -177,10 +177,16 @@ def test_an_input_of_words_that_the_router_never_saw_is_told_so(
     ranking = learnt.policy.file.statistics.ranking
     assert ranking is not None
     for tree in made:
-        assert "never saw its words" in tree["route"]["fault"] and not tree["route"]["fallback"]
+        assert (
+            "words are new to the router" in tree["route"]["fault"]
+            and not tree["route"]["fallback"]
+        )
         assert tuple(tree["scores"]["marginal"]) == ranking.bias[1:]
     assert made[0]["route"]["indices"] == made[1]["route"]["indices"]
-    assert "never saw its words" in pco("explain", "last", foreign[0], *NO_MODEL, cwd=routed).out
+    assert (
+        "words are new to the router"
+        in pco("explain", "last", foreign[0], *NO_MODEL, cwd=routed).out
+    )
     assert "never saw" not in pco("explain", "last", QUERY, *NO_MODEL, cwd=routed).out
 
 

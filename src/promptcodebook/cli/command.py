@@ -82,9 +82,7 @@ AgentCommand = Annotated[
 PromptOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--prompt",
-        metavar="FILE|TEXT",
-        help="Your current prompt; {column} inserts that column.",
+        "--prompt", metavar="FILE|TEXT", help="Your current prompt; {column} inserts that column."
     ),
 ]
 Question = Annotated[

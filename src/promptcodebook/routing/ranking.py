@@ -43,10 +43,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 Features = Mapping[int, float]  # a sparse unit vector: bucket -> value
 # `Route.fault` of an input that the router cannot read.
-UNSEEN = (
-    "the router never saw its words in training, so it gets the best route for an input without "
-    "words"
-)
+UNSEEN = "its words are new to the router, so it gets the best route for an input without words"
 
 
 def buckets_of(text: str) -> tuple[int, ...]:

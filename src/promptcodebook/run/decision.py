@@ -54,9 +54,7 @@ from promptcodebook.store.runs import earlier_looks
 from promptcodebook.tasks.rewards import asks_judge
 from promptcodebook.types import Evaluation
 
-JUDGED = (
-    "A model judged the answers; the intervals ignore its error. To include it: `pco judge sheet`."
-)
+JUDGED = "A model judged the answers; intervals ignore its error. To include it: `pco judge sheet`."
 _MANY_FALLBACKS = 0.2
 _DIFFER = 1 / 5  # of the rows: those on which two ways of prompting earn different rewards
 _SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-ask now and then

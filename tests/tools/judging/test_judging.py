@@ -258,7 +258,7 @@ def run(
     assert made.code == 0, made.err
     verdict = made.json
     assert verdict["verdict"].startswith("Worth deploying: "), verdict["verdict"]
-    assert "the intervals ignore its error. To include it: `pco judge sheet`." in verdict["verdict"]
+    assert "intervals ignore its error. To include it: `pco judge sheet`." in verdict["verdict"]
     return tmp_path
 
 
