@@ -153,7 +153,7 @@ def test_only_an_address_that_is_taken_is_told_as_one(
         free = port if "PORT" in error else "0"
         stderr = pco("serve", "p.json", "--lm", lm, "--port", free, cwd=tmp_path).err
     assert error.replace("PORT", port) in " ".join(stderr.split())
-    assert ("pco serve p.json --port 0" in stderr) is ("PORT" in error)
+    assert (f"next: pco serve p.json --lm {lm} --port 0" in stderr) is ("PORT" in error)
 
 
 # `pco view` as it is typed.

@@ -402,6 +402,17 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def typed_again(*options: str, flags: Sequence[str] = ()) -> str:
+    """The command as it was typed, without these options, their values and these flags."""
+    words, kept = iter(sys.argv[1:]), ["pco"]
+    for word in words:
+        if word in options:
+            next(words, None)
+        elif word.partition("=")[0] not in (*options, *flags):
+            kept.append(word)
+    return shell(*kept)
+
+
 def require_index(index: int, size: int) -> None:
     """Raises ConfigError unless the codebook has an instinct of that index."""
     if not 0 <= index < size:

@@ -13,7 +13,6 @@ import typer
 
 from promptcodebook.assemble import Sources
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import shell
 from promptcodebook.base.units import cost_text, count_text, duration, lost_text, plural
 from promptcodebook.cli import command
 from promptcodebook.deploy.batch.on_ray import answer_on_ray
@@ -66,7 +65,8 @@ def batch(
         reference = replace(reference, file=file)
     settings, base = command.settings_for(reference, typed)
     deploy(reference.file, settings, Sources(base)).require_program()  # before OUT.part is there
-    order = BatchJob(source, target, _again(), prefix, restart, bool(ray))
+    again = command.typed_again("--budget", flags=("--restart", "--json"))
+    order = BatchJob(source, target, again, prefix, restart, bool(ray))
     with closing(BatchSession(order, reference.file, settings)) as opened:
         total, before = opened.source.count, opened.resumed
         if before:
@@ -86,17 +86,6 @@ def batch(
         print(_summary_text(target, summary))
     if summary.failed:
         raise typer.Exit(1)
-
-
-def _again() -> str:
-    """The command as it was typed, without what holds for one session alone."""
-    words, kept = iter(sys.argv[1:]), ["pco"]
-    for word in words:
-        if word == "--budget":
-            next(words, None)
-        elif word not in ("--restart", "--json") and not word.startswith("--budget="):
-            kept.append(word)
-    return shell(*kept)
 
 
 def _summary_text(target: Path, summary: Summary) -> str:

@@ -168,7 +168,7 @@ def serve(
             command.note(f"serving pco/{called} ({live.version[:19]}); Ctrl-C ends it")
             await asyncio.Event().wait()
 
-    listen(run, host, port, f"pco serve {shell(ref)} --port 0")
+    listen(run, host, port)
 
 
 def _source(ref: str, reference: Reference) -> versions.PolicySource:
@@ -195,7 +195,7 @@ def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spendi
     return spending.Spending(path, allowed, prices, models, length)
 
 
-def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, hint: str) -> None:
+def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int) -> None:
     """Serves until a signal; a second one ends what the first one waits for. Of each kind of
     warning a line a second goes to stderr."""
     log = logging.StreamHandler()
@@ -217,8 +217,9 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
     except OSError as error:
         if isinstance(error, PcoError):
             raise  # a model that is down or a disk that is full, which say it themselves
-        message = f"cannot listen on {host}:{port}: {error.strerror or error}"
-        raise ConfigError(message, hint=hint) from None
+        reason = (error.strerror or str(error)).rpartition(": ")[2]
+        hint = f"{command.typed_again('--port', '--key')} --port 0"  # a key is shown nowhere
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}", hint=hint) from None
     finally:
         logging.getLogger().removeHandler(log)
 

@@ -8,7 +8,6 @@ import sys
 import typer
 
 from promptcodebook.base.paths import runs_dir
-from promptcodebook.base.text import shell
 from promptcodebook.cli.command import Json, Trust, emit, note
 
 
@@ -51,4 +50,4 @@ def view(
                 webbrowser.open(base + path)
             await asyncio.Event().wait()
 
-    listen(serve, HOST, port, f"pco view {shell(run)} --port 0" if run else "pco view --port 0")
+    listen(serve, HOST, port)

@@ -79,8 +79,7 @@ def serve(
         stats = f"{address.base_url.removesuffix('/v1')}/stats"
         command.note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
 
-    hint = "pco lm serve simulated --port 0"
-    listen(partial(site.serve, host, port, ready), host, port, hint)
+    listen(partial(site.serve, host, port, ready), host, port)
 
 
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
@@ -116,7 +115,7 @@ def _serve_local(model: str, terms: ServerOptions, four_bit: bool, as_json: bool
             command.note(f"{engine.model} is listening; Ctrl-C ends it; counts: {counts}")
             await asyncio.Event().wait()
 
-    listen(serve, terms.host, terms.port, f"pco lm serve {shell(model)} --port 0")
+    listen(serve, terms.host, terms.port)
 
 
 def _tell(spec: str, address: Address, as_json: bool) -> None:
