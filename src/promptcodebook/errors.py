@@ -300,9 +300,11 @@ class ExecutorError(PcoError):
 
 
 class TooManyFailures(PcoError, RuntimeError):
-    """More than half of a batch failed; `traces` are those of that batch, for the record."""
+    """More than half of a batch failed; `traces` are those of that batch, for the record. `kind` is
+    the class of the first failure's error."""
 
     traces: tuple[Trace, ...] = ()
+    kind: str = ""
 
 
 class StoreError(PcoError, OSError):

@@ -185,7 +185,9 @@ def _unknown(text: str) -> ConfigError:
     head = re.split(r"[/?#]", text, maxsplit=1)[0]
     if re.match(r"^[\w.-]+:\d+", text) or head == "localhost":
         message = f"the model's address {text!r} lacks http://"
-        return ConfigError(message, hint=f"write http://{text}")
+        address, _, model = text.rstrip("/").partition("#")
+        path = "" if "/" in address else "/v1"
+        return ConfigError(message, hint=f"write http://{address}{path}#{model or 'MODEL'}")
     known, name = (*providers()["providers"], "simulated", SMOLLM2), text.rpartition("/")[2]
     meant = [did_you_mean(head, known)] if head not in known else []
     for form, begins in providers()["families"].items():

@@ -114,7 +114,7 @@ class FailureWatch:
 def _fruitless(what: str, first: Failure, traces: tuple[Trace, ...]) -> TooManyFailures:
     quoted = f"{what}; the first, at {first.stage}: {first.kind}: {first.message}"
     error = TooManyFailures(quoted, hint=first.hint or "pco doctor")
-    error.traces = traces
+    error.traces, error.kind = traces, first.kind
     return error
 
 

@@ -220,10 +220,12 @@ class Session:
                 missing = self._unjudged(why)
             if isinstance(error, errors.TooManyFailures):
                 self.store.append(Broke(self.store.outline().step + 1, error.traces))
-                error.hint = (
-                    f"{error.hint}; then continue with: {self._resume_hint()} "
-                    "(or start a new run, if a setting had to change)"
-                )
+                again = "start a new run"  # one that resumes keeps its model
+                if error.kind != errors.ModelNotFound.__name__:
+                    new = "lm=NEW" if self.store.header.command == IN_PYTHON else "--lm NEW"
+                    again = f"continue with: {self._resume_hint()} (for a new address, add {new}; "
+                    again += "for any other setting, start a new run)"
+                error.hint = f"{error.hint}; then {again}"
             detail = f"{type(error).__name__}: {error}"
             self.store.append(Ended("failed", detail, missing, error.hint or ""))
             raise
