@@ -78,7 +78,6 @@ def test_lines_say_what_happened_in_order(clock: Clock) -> None:
         lines(Note("stopping: waiting for calls in flight"))
     assert stream.getvalue().splitlines() == [
         "[simulated] run 20260131-x in runs/20260131-x: 20 steps, K = 16, simulated",
-        "Ctrl-C stops the run; `pco train --resume 20260131-x` resumes it",
         "[simulated] validation untrained: 0.250 (n = 1), best",
         "[simulated] step 1 of 20  reward 0.000  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
         "  1 failed",

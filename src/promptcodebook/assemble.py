@@ -508,6 +508,5 @@ async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
 def _refusal(error: PcoError) -> ConfigError:
     return ConfigError(
         f"the reward failed its trial, before any paid call: {error}",
-        hint=f"{error.hint.partition(';')[0]}, and return 0.0 for an answer that it cannot read; "
-        "user_code.trial = false skips this trial",
+        hint=f"{error.hint.partition(';')[0]}, and return 0.0 for an answer that it cannot read",
     )

@@ -10,11 +10,9 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from promptcodebook.base.paths import run_reference
 from promptcodebook.base.text import one_line
 from promptcodebook.base.units import duration, number, percent, plural, spent_parts
 from promptcodebook.calls import Limits, Role, Usage
@@ -240,9 +238,6 @@ class Lines(Watcher):
                     planned = f"all {steps} steps are done"
                 ours = f"{planned}, K = {size}, " if steps else ""
                 self._write(f"{label}run {run_id} in {path}: {ours}{view.models}")
-                if stream is not None:
-                    again = f"pco train --resume {run_reference(Path(path))}"
-                    self._write(f"Ctrl-C stops the run; `{again}` resumes it")
             case Phase(name, done, total):
                 now = self.clock()
                 if stream is not None and now - self._last >= QUIET_S:

@@ -379,8 +379,8 @@ async def trial(reward: Any, rows: list[dict[str, str]] = ROWS, **more: Any) -> 
 
 
 @pytest.mark.parametrize(("reward", "message"), [
-    (lambda e, o: None, "'NoneType'"),
-    (lambda e, o: 1.0 if e.target in o else None, "'NoneType'"),
+    (lambda e, o: None, "returned None for example"),
+    (lambda e, o: 1.0 if e.target in o else None, "(<lambda> in "),
     (lambda e, o: "good", "'str'"),
     (lambda e, o: math.nan, "returned nan"),
     (lambda e, o: 5, "outside its range 0..1"),
@@ -393,7 +393,7 @@ async def test_one_that_cannot_be_used_is_refused_with_what_to_do(
     with pytest.raises(ConfigError, match="before any paid call") as caught:
         await trial(reward)
     assert message in str(caught.value)
-    assert "user_code.trial = false" in caught.value.hint
+    assert "return 0.0 for an answer that it cannot read" in caught.value.hint
 
 
 async def test_a_sound_reward_passes_in_silence_and_a_doubtful_one_is_warned_of() -> None:
@@ -460,7 +460,7 @@ def optimize(tmp_path: Path, reward: Any, **more: Any) -> pco.Run:
 
 def test_a_run_with_a_broken_reward_asks_nobody_and_leaves_nothing_behind(tmp_path: Path) -> None:
     lm = pco.ScriptedLM().reply_with(lambda request: "never")
-    with pytest.raises(ConfigError, match="'NoneType'"):
+    with pytest.raises(ConfigError, match="returned None"):
         optimize(tmp_path, lambda e, o: 1.0 if o == "never" else None, lm=lm)
     assert lm.history == []
     assert list((tmp_path / "runs").iterdir()) == []

@@ -76,23 +76,25 @@ async def apply_reward(
             hint=loop_hint(raised)
             or "correct the reward; a run records such rollouts as failed and continues",
         ) from raised
-    score, (low, high) = _score_of(returned, example), reward_range
+    where = f"for example {example.id}"
+    if code := getattr(reward, "__code__", None):
+        where += f" ({code.co_name} in {code.co_filename}:{code.co_firstlineno})"
+    score, (low, high) = _score_of(returned, where), reward_range
     if not math.isfinite(score.value):
         raise RewardError(
-            f"the reward returned {score.value} for example {example.id}",
+            f"the reward returned {score.value} {where}",
             hint="return a finite number, e.g. 0.0 for an answer that cannot be scored",
         )
     if not low - _SLACK <= score.value <= high + _SLACK:
         wider = f"[{min(low, score.value):g}, {max(high, score.value):g}]"
         raise RewardError(
-            f"the reward returned {score.value:g} for example {example.id}, outside its range "
-            f"{low:g}..{high:g}",
+            f"the reward returned {score.value:g} {where}, outside its range {low:g}..{high:g}",
             hint=f"set reward_range = {wider} or wider",
         )
     return Score(min(max(score.value, low), high), score.feedback)
 
 
-def _score_of(returned: object, example: Example) -> Score:
+def _score_of(returned: object, where: str) -> Score:
     """A number, a Score, a pair of number and feedback, or a mapping that names them."""
     value, feedback, fault = returned, cast("object", ""), ""
     if isinstance(returned, Score):
@@ -112,16 +114,14 @@ def _score_of(returned: object, example: Example) -> Score:
         else:
             fault = f"a mapping with the keys {', '.join(map(repr, tree)) or 'none'}"
     if fault:
-        message = f"the reward returned {fault} for example {example.id}, which is not a score"
+        message = f"the reward returned {fault} {where}, which is not a score"
         raise RewardError(message, hint=_FORMS)
     unpack = getattr(value, "item", None)  # NumPy and torch scalars
     if callable(unpack) and getattr(value, "size", 1) == 1:
         value = unpack()
     if not isinstance(value, Real | Decimal):
-        raise RewardError(
-            f"the reward returned {type(value).__name__!r} for example {example.id}, not a number",
-            hint=_FORMS,
-        )
+        given = repr(None if value is None else type(value).__name__)
+        raise RewardError(f"the reward returned {given} {where}, not a number", hint=_FORMS)
     try:
         number = float(value)
     except OverflowError:  # a whole number beyond any float
