@@ -19,6 +19,7 @@ from typing import IO, Any, Literal, cast
 import zstandard
 
 from promptcodebook.base.text import json_decoder, parse_json, shell
+from promptcodebook.base.units import plural
 from promptcodebook.data.forms import terms
 from promptcodebook.data.table import (
     SourceRow,
@@ -379,9 +380,10 @@ def _names_of(cells: Sequence[object], where: str, *, header: bool) -> tuple[str
 def _records(lines: Iterable[_Line], names: tuple[str, ...]) -> Iterator[SourceRow]:
     for where, cells in lines:
         if len(cells) < len(names) or any(cell not in ("", None) for cell in cells[len(names) :]):
-            what = f"{len(cells)} cells, but the header names {len(names)} columns"
+            there, named = plural(len(cells), "cell"), plural(len(names), "column")
             hint = "put double quotes around cells that contain the delimiter or a line break"
-            raise row_fault(where, what, hint)
+            hint = f"add the missing cells, or {hint}" if len(cells) < len(names) else hint
+            raise row_fault(where, f"{there}, but the header names {named}", hint)
         values = (None if cell == "" else cell for cell in cells)
         yield SourceRow(where, dict(zip(names, values, strict=False)))
 
