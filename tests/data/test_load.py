@@ -414,7 +414,7 @@ def test_columns(options: dict[str, object], match: str) -> None:
     refused(BAD_ROWS, match, **options)
     hint = refused(BAD_ROWS, "no column 'input'").hint
     there = "its columns are 'question', 'answer', 'key'"
-    assert hint == f"{there}: set --input or data.input (input= in Python) to one"
+    assert hint == f"{there}: set data.input (--input of pco data check; input= in Python) to one"
     refused({"train": BAD_ROWS}, "names a column", input="question", target=None, split="key")
 
 

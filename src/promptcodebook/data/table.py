@@ -169,12 +169,11 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
     for option, name in wanted:
         if name is not None and name not in table.columns:
             there = ", ".join(map(repr, table.columns)) or "none"
-            raise MissingColumn(
-                f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
-                hint=f"its columns are {there}: set --{option} or data.{option} ({option}= in "
-                "Python) to one"
-                + (" or to none (None) if there are no references" if option == "target" else ""),
-            )
+            what = f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}"
+            or_none = ", or to none if there are no references" * (option == "target")
+            where = f"(--{option} of pco data check; {option}= in Python)"
+            hint = f"its columns are {there}: set data.{option} {where} to one{or_none}"
+            raise MissingColumn(what, hint=hint)
     return tuple(_make_example(row, columns, template, seen) for row in table.rows)
 
 
