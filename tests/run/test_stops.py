@@ -127,7 +127,7 @@ def test_a_model_that_goes_away_leaves_a_run_with_its_policy_that_can_be_resumed
         run_with(Flaky(calls), tmp_path)
     run = caught.value.run
     resume = f"start it again; then continue with: optimize(..., resume='{run.path.name}')"
-    assert f"{resume} (for a new address, add lm=NEW; " in caught.value.hint
+    assert f"{resume} (at another address: {resume[36:-1]}, lm=NEW); " in caught.value.hint
     done = judged_in(run.path)
     rows = f" (judged so far: {', '.join(done)})" if done else ""
     assert run.ended == "failed" and run.worth is None and not run.rows

@@ -222,9 +222,8 @@ class Session:
                 self.store.append(Broke(self.store.outline().step + 1, error.traces))
                 again = "start a new run"  # one that resumes keeps its model
                 if error.kind != errors.ModelNotFound.__name__:
-                    new = "lm=NEW" if self.store.header.command == IN_PYTHON else "--lm NEW"
-                    again = f"continue with: {self._resume_hint()} (for a new address, add {new}; "
-                    again += "for any other setting, start a new run)"
+                    again = f"continue with: {self._resume_hint()} (at another address: "
+                    again += f"{self._resume_hint('lm=NEW')}; to change a setting: a new run)"
                 error.hint = f"{error.hint}; then {again}"
             detail = f"{type(error).__name__}: {error}"
             self.store.append(Ended("failed", detail, missing, error.hint or ""))
@@ -268,7 +267,7 @@ class Session:
 
     def _stopped(self, stop: errors.Stop) -> None:
         reached = isinstance(stop, errors.BudgetReached)
-        stop.hint = self._resume_hint(more=reached)
+        stop.hint = self._resume_hint("budget=MORE" if reached else "")
         judged = self.store.outline().conclusion is not None
         self.ended, self.stop = "budget" if reached else "interrupted", stop
         missing = "" if judged else self._unjudged(str(stop))
@@ -285,12 +284,12 @@ class Session:
         rows = f" (judged so far: {', '.join(done)})" if done else ""
         return f"No verdict: {why}{rows}."
 
-    def _resume_hint(self, more: bool = False) -> str:
+    def _resume_hint(self, more: str = "") -> str:
         header = self.store.header
         if header.command == IN_PYTHON:
-            return f"optimize(..., resume={header.id!r}{', budget=MORE' if more else ''})"
+            return f"optimize(..., resume={header.id!r}{more and f', {more}'})"
         typed = f"pco train --resume {run_reference(self.store.path)}"
-        return f"{typed} --budget MORE" if more else typed
+        return f"{typed} --{more.replace('=', ' ')}" if more else typed
 
     def policy(self) -> Policy:
         """The policy that the run learned, with connections of its own: it outlives the run."""
