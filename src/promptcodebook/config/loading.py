@@ -254,22 +254,21 @@ def written(text: str, meant: Mapping[str, Any]) -> str:
 
 def _readable(error: ValidationError, where: str) -> ConfigError:
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(str(part) for part in first["loc"]).removesuffix(".constrained-int")
     if first["type"] == "extra_forbidden":
         model: type[BaseModel] = schema.RoleSettings if "roles" in first["loc"] else full_config()
         for part in first["loc"][:-1]:
             model = _group_of(model.model_fields.get(str(part))) or model
-        known, at = list(model.model_fields), "on" if where == TYPED else "in"
-        return ConfigError(
-            f"unknown key {key!r} {at} {where}{did_you_mean(str(first['loc'][-1]), known)}",
-            hint=f"known keys: {', '.join(sorted(known))}",
-        )
+        meant = did_you_mean(str(first["loc"][-1]), model.model_fields)
+        what = f"unknown key {key!r} {'on' if where == TYPED else 'in'} {where}{meant}"
+        return ConfigError(what, hint=f"pco config {key.rpartition('.')[0]}".strip())
     fault = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     fault = fault.replace("a valid integer", "a whole number").replace("a valid tuple", "a list")
     fault = re.sub("a valid dictionary.*", "a table", fault).replace("valid ", "")
     if first["type"].startswith(_QUOTABLE):
-        fault = f"{fault.partition(', unable')[0]}, not {first['input']!r}"
-    hint = f"pco config {key} shows which values it accepts" if key else "correct that key"
+        fault = re.sub(", (unable|got) .*", "", fault) + f", not {first['input']!r}"
+    fault, _, step = fault.partition("; ")
+    hint = step or (f"pco config {key} shows which values it accepts" if key else "pco config")
     what = f"{where}: {key + ': ' if key else ''}{fault}"
     return ConfigError(what.replace(": must be", " must be"), hint=hint)
 

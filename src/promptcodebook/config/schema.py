@@ -46,18 +46,20 @@ class Group(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _none_in_words(cls, given: Any) -> Any:
-        """TOML has no null, so "none" means none where a number or none is expected."""
+        """TOML has no null, so "none" means none where a number or none is expected. No number is
+        true or false."""
         if not isinstance(given, dict):
             return given
         tree = {**cast("dict[str, Any]", given)}
         for name, nothing in cls.gone.items():
             if tree.pop(name, nothing) != nothing:
                 raise ValueError(f"{name}: this version no longer has that key")
-        for name in [name for name, value in tree.items() if value == "none"]:
-            known = cls.model_fields.get(name)
-            wanted = get_args(known.annotation) if known is not None else ()
-            if type(None) in wanted and {*wanted} <= {int, float, type(None)}:
-                tree = {**tree, name: None}
+        for name, field in cls.model_fields.items():
+            value, kind, wanted = tree.get(name), str(field.annotation), get_args(field.annotation)
+            if value == "none" and type(None) in wanted and {*wanted} <= {int, float, type(None)}:
+                tree[name] = None
+            elif isinstance(value, bool) and re.search(r"^(?!.*bool).*\b(int|float)\b", kind):
+                tree[name] = str(value).lower()  # else true would be read as 1
         return tree
 
 
@@ -219,7 +221,7 @@ class Init(Group):
     package's reader: its input."""
     instincts: tuple[str, ...] = ()
     """Your own seeds for kind = "expert", instead of the task's."""
-    frozen: tuple[int, ...] = ()
+    frozen: tuple[Annotated[int, Field(strict=True)], ...] = ()
     """Indices of initial instincts that are never rewritten."""
     prompt: str = ""
     """Your current prompt, for kind = "from_prompt" and for the verdict's first row."""
@@ -538,27 +540,29 @@ class Config(Group):
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         if self.select > self.size:
-            raise ValueError(f"select (S = {self.select}) is larger than size (K = {self.size})")
+            most = f"is larger than size (K = {self.size}); set select to {self.size} or less"
+            raise ValueError(f"select (S = {self.select}) {most}")
         if self.router.least > self.select:
-            least = f"router.least ({self.router.least})"
-            raise ValueError(f"{least} is larger than select (S = {self.select})")
+            most = f"larger than select (S = {self.select}); set it to {self.select} or less"
+            raise ValueError(f"router.least ({self.router.least}) is {most}")
         if self.router.images and self.router.features == "words":
             raise ValueError("router.images needs router.features = 'embeddings' or 'both'")
         explore = self.explore
         if explore.epsilon < explore.epsilon_min:
-            raise ValueError(
-                f"explore.epsilon {explore.epsilon:g} is below explore.epsilon_min "
-                f"{explore.epsilon_min:g}; explore.policy = 'none' switches exploration off"
-            )
+            below = f"{explore.epsilon:g} is below explore.epsilon_min {explore.epsilon_min:g}"
+            raise ValueError(f"explore.epsilon {below}; explore.policy = 'none' switches it off")
         low, high = self.reward_range
         if not -math.inf < low < high < math.inf:
-            raise ValueError(f"reward_range must go from a lower to a higher number: {low}..{high}")
+            order = "must go from a lower to a higher number; write e.g. reward_range = [0, 1]"
+            raise ValueError(f"reward_range = [{low:g}, {high:g}] {order}")
         for role, settings in self.roles.items():
             if role not in ROLES:
-                raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
+                raise ValueError(f"no role {role!r}{did_you_mean(role, ROLES)}; pco config roles")
             if role != "executor" and settings.extra.get("response_format", "none") != "none":
-                raise ValueError(f"the run decides the format of the {role}'s replies")
+                key = f"remove response_format from roles.{role}.extra"
+                raise ValueError(f"the run decides the format of the {role}'s replies; {key}")
         outside = [k for k in self.init.frozen if not 0 <= k < self.size]
         if outside:
-            raise ValueError(f"init.frozen names {outside}, but instincts are 0..{self.size - 1}")
+            known = f"instincts are 0..{self.size - 1}; leave the others out"
+            raise ValueError(f"init.frozen names {outside}, but {known}")
         return self

@@ -331,7 +331,7 @@ def _parse_manifest(tree: Mapping[str, Any], where: str) -> _Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        what, hint = f"{where}: {key}: {first['msg']}", "correct that key"
+        what, hint = f"{where}: {key}: {first['msg']}", f"edit {where}"
         if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             tables = {1: ("based_on", *_Manifest.model_fields), 2: ("rate", "line", "untried")}
             known = tables[len(first["loc"])]

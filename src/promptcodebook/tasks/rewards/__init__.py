@@ -223,12 +223,12 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
     except ValidationError as error:
         first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
+    step = f'reward = {{kind = "{kind}", {key or "OPTION"} = ...}}'
     if first["type"] == "missing":
-        step = f'reward = {{kind = "{kind}", {key} = ...}}'
         raise ConfigError(f"the reward {kind!r} needs a {key}", hint=step)
     reason = first["msg"].removeprefix("Value error, ")
     at = f"{key}: " if key else ""
-    raise ConfigError(f"the reward {kind!r}: {at}{reason}", hint="correct that key")
+    raise ConfigError(f"the reward {kind!r}: {at}{reason}", hint=step)
 
 
 def _sum(specs: object, base: Path, ask: Ask | None, calls: UserCalls) -> WeightedSum:
