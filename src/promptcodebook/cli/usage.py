@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from promptcodebook.base.text import shipped_table
@@ -27,9 +28,13 @@ def read_options(root: Any, words: Sequence[str]) -> list[str]:
         command, path = command.get_command(None, word), [*path, word]
     typed = {word.partition("=")[0] for word in words[len(path) :]}
     given = dict[str, str]()
-    for param in command.params:
-        for name in typed.intersection((*param.opts, *param.secondary_opts)):
-            given[name if name[:2] == "--" else max(param.opts, key=len)] = name
+    params = [each for each in command.params if each.param_type_name == "option"]
+    options = {name: each for each in params for name in (*each.opts, *each.secondary_opts)}
+    for name in sorted(typed.intersection(options)):
+        given[name if name[:2] == "--" else max(options[name].opts, key=len)] = name
+    for word, after in pairwise(words):
+        if word in options and not options[word].is_flag and after.partition("=")[0] in options:
+            raise ConfigError(f"{word} needs a value", hint=f"type it before {after}")
     for option, name in given.items():
         for kind, word, mend in (("needs", "without", "add"), ("beside", "with", "remove")):
             other = _conditions(kind, path).get(option)
