@@ -104,6 +104,8 @@ def test_the_way_of_a_version(folder: Path) -> None:
     for typed, result in (
         (("log", "tickets@prod"), f"did you mean '{PRODUCTION}'"),
         (("show", "tickets@prod"), "no ref 'tickets@prod'"),
+        (("show", "tickets:production"), f"did you mean '{PRODUCTION}'"),
+        (("show", "sha256:zzz"), "(NAME@REF) and versions (sha256:DIGITS)"),
         (("rollback", "mails@production"), "no ref"),
         (("promote", "a.json", "tickets"), "is not a ref"),
         (("freeze", "a.json", "../up"), "cannot be called"),

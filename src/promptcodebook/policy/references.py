@@ -273,8 +273,9 @@ VERSION = re.compile(r"sha256:[0-9a-f]{6,64}")  # a version's name, or the start
 
 
 def is_version(ref: str) -> bool:
-    """Whether it means a version in the registry: NAME@REF or sha256:DIGITS, and no file."""
-    return bool(REF.fullmatch(ref) or VERSION.fullmatch(ref)) and not Path(ref).exists()
+    """Whether it means a version in the registry: NAME@REF or sha256:DIGITS, also with a slip, and
+    no file."""
+    return bool(re.fullmatch(r"[^/\\\s]*[@:][^/\\\s]*", ref)) and not Path(ref).exists()
 
 
 def read_policy(source: str | Path) -> PolicyFile:

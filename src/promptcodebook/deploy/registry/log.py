@@ -208,17 +208,19 @@ class Log:
 
     def resolve(self, text: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
+        hint = "pco registry list shows the refs (NAME@REF) and versions (sha256:DIGITS)"
         if not VERSION.fullmatch(text):
             if (version := self.at(text)) is not None:
                 return version
             message = f"no ref {text!r} in the registry{errors.did_you_mean(text, self._history)}"
-            raise errors.RefNotFound(message, hint="pco registry list shows the refs")
+            raise errors.RefNotFound(message, hint=hint)
         found = [version for version in self.versions if version.startswith(text)]
         if len(found) == 1:
             return found[0]
         several = f"{len(found)} versions begin with {text}" if found else f"no version {text}"
-        hint = "give more digits" if found else "pco registry list shows what there is"
-        raise errors.RefNotFound(f"{several} in the registry", hint=hint)
+        raise errors.RefNotFound(
+            f"{several} in the registry", hint="give more digits" if found else hint
+        )
 
 
 Propose = Callable[[Log], list[LogEntry]]  # sealed entries that follow the head of a log
