@@ -101,16 +101,16 @@ def test_the_way_of_a_version(folder: Path) -> None:
     for every in ((), ("tickets@",)):
         assert len(pco("registry", "log", *every, "--json", cwd=folder).json) == 5
     assert "no entries about mails@" in pco("registry", "log", "mails@", cwd=folder).out
-    for typed, result in (
+    for typed, *result in (
         (("log", "tickets@prod"), f"did you mean '{PRODUCTION}'"),
         (("show", "tickets@prod"), "no ref 'tickets@prod'"),
         (("show", "tickets:production"), f"did you mean '{PRODUCTION}'"),
         (("show", "sha256:zzz"), "(NAME@REF) and versions (sha256:DIGITS)"),
         (("rollback", "mails@production"), "no ref"),
-        (("promote", "a.json", "tickets"), "is not a ref"),
+        (("promote", PRODUCTION, "a.json"), "'a.json' is not a ref", "the version first, then"),
         (("freeze", "a.json", "../up"), "cannot be called"),
     ):
-        pco("registry", *typed, cwd=folder).error(2, result)
+        pco("registry", *typed, cwd=folder).error(2, *result)
 
 
 def test_diff_of_versions_is_word_by_word_and_by_instinct(folder: Path) -> None:

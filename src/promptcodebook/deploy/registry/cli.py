@@ -139,7 +139,8 @@ def promote(
     With `--canary`, the ref moves once feedback shows that the version is better. The canary ends
     if feedback or failures show harm, or if you run `rollback`.
     """
-    name = check_ref(ref).partition("@")[0]
+    usage = "the version first, then NAME@REF: pco registry promote last tickets@production"
+    name = check_ref(ref, usage).partition("@")[0]
     tried = _canary_of(canary, margin, split) if canary else None
     reference = command.resolved(source, use=True)
     with registering.open_registry(who=who) as registry:

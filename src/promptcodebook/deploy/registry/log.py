@@ -106,12 +106,12 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_ref(ref: str) -> str:
-    """A ref that may be promoted to and rolled back, NAME@REF. Raises ConfigError."""
+def check_ref(ref: str, usage: str = "NAME@REF, such as tickets@production") -> str:
+    """A ref that may be promoted to and rolled back, NAME@REF. Raises ConfigError, with the usage
+    of the command."""
     match = REF.fullmatch(ref)
     if match is None:
-        hint = "a codebook, '@' and a word, such as tickets@production"
-        raise errors.ConfigError(f"{ref!r} is not a ref", hint=hint)
+        raise errors.ConfigError(f"{ref!r} is not a ref", hint=f"write {usage}")
     if match[2].lower() == LATEST:
         message = f"{ref} points to the newest version and cannot be moved by hand"
         raise errors.ConfigError(message, hint=f"use a different word: {match[1]}@production")
@@ -217,10 +217,8 @@ class Log:
         found = [version for version in self.versions if version.startswith(text)]
         if len(found) == 1:
             return found[0]
-        several = f"{len(found)} versions begin with {text}" if found else f"no version {text}"
-        raise errors.RefNotFound(
-            f"{several} in the registry", hint="give more digits" if found else hint
-        )
+        some = f"{len(found)} versions begin with {text}" if found else f"no version {text}"
+        raise errors.RefNotFound(f"{some} in the registry", hint="add digits" if found else hint)
 
 
 Propose = Callable[[Log], list[LogEntry]]  # sealed entries that follow the head of a log
