@@ -92,7 +92,8 @@ def test_a_key_and_a_group_can_be_asked_for(tmp_path: Path) -> None:
     for name in ("roles.critic.max_tokens", "roles.ROLE.max_tokens", "max_tokens"):
         [row] = pco("config", name, "--json", cwd=tmp_path).json
         assert row["key"] == "roles.ROLE.max_tokens"
-    for name, meant in (("update.epoch", "update.epochs"), ("temprature", "temperature")):
+    near = {"update.epoch": "update.epochs", "temprature": "temperature", "updat": "update"}
+    for name, meant in near.items():
         wrong = pco("config", name, cwd=tmp_path)
         wrong.error(2, f"no key '{name}'", f"did you mean '{meant}'")
 

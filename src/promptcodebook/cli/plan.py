@@ -186,7 +186,7 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
     selected = [each for each in keys if matches(each.key.split("."))]
     selected = selected or [each for each in keys if each.key.endswith(f".{name}")]
     if not selected:
-        known = [*(each.key for each in keys), *(each.key.rpartition(".")[2] for each in keys)]
+        known = [part for each in keys for part in (each.key, *each.key.split("."))]
         raise ConfigError(f"no key {name!r}{did_you_mean(name, known)}", hint="pco config")
     return selected
 
