@@ -153,7 +153,7 @@ def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     answer = pco("registry", "export", "-o", "all.jsonl", "--json", cwd=folder)
     assert answer.json == {"file": "all.jsonl", "lines": 5}
     assert pco("registry", "export", cwd=folder).out == (folder / "all.jsonl").read_text()
-    pco("export", PRODUCTION, cwd=folder).error(2, "missing option --to")
+    pco("export", PRODUCTION, cwd=folder).error(2, "missing option --to", "--to json, --to dspy")
     head = pco("registry", "verify", "--json", cwd=folder).json["head"]
     monkeypatch.setenv("PCO_REGISTRY", str(folder / "other.sqlite"))
     answer = pco("registry", "import", "all.jsonl", "--json", cwd=folder).json

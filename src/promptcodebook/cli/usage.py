@@ -62,8 +62,8 @@ def usage_error(error: Any) -> ConfigError:
     if type(error).__name__ == "MissingParameter":
         words = [_argument(p) for p in command.params if p.required]
         hint = f"{place} {' '.join(words)}; {place} --help"
-        what = "option" if error.param.opts[0].startswith("-") else "argument"
-        return ConfigError(f"missing {what} {_argument(error.param)}", hint=hint)
+        what = f"missing {error.param.param_type_name} {_argument(error.param)}"
+        return ConfigError(what, hint=hint)
     known = [name for param in command.params for name in param.opts] if command else []
     known = command.list_commands(error.ctx) if hasattr(command, "list_commands") else known
     for said, ours in typed_words()["said"].items():

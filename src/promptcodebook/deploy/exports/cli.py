@@ -21,7 +21,7 @@ _ABOUT_FORMS = "; ".join(f"{name}: {form.about}" for name, form in FORMS.items()
 
 def export(
     ref: Ref,
-    to: Annotated[str, typer.Option(metavar="FORM", help=f"{_ABOUT_FORMS}.")],
+    to: Annotated[str, typer.Option(metavar="FORM", help=f"{_ABOUT_FORMS}.")] = "",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file, or the folder for code; default: stdout."),

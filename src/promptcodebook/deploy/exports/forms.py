@@ -41,8 +41,8 @@ def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = Fal
     """The policy in one of FORMS; `name` is its name in the files. Raises ConfigError for another
     kind, and for code of a policy with prompts by stage. Raises RunNotTrusted unless `trusted`."""
     if kind not in FORMS:
-        message = f"cannot export to {kind!r}{did_you_mean(kind, FORMS)}"
-        raise ConfigError(message, hint=f"--to {' | '.join(FORMS)}")
+        message = f"no form {kind!r}{did_you_mean(kind, FORMS)}" if kind else "missing option --to"
+        raise ConfigError(message, hint=f"choose one: --to {', --to '.join(FORMS)}")
     made = FORMS[kind].make(file, re.sub(r"[^\w.@-]+", "-", name))
     if made.folder:
         file.require_trust(name, trusted=trusted)
