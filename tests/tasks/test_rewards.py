@@ -48,6 +48,7 @@ async def value(reward: Reward, output: str) -> float:
 
 @pytest.mark.parametrize(("spec", "match"), table(__file__, "wrong_rewards"))
 def test_wrong_rewards(tmp_path: Path, spec: str | dict[str, object], match: str) -> None:
+    (tmp_path / "score.py").touch()
     with pytest.raises(ConfigError, match=match) as caught:
         make_reward(spec, tmp_path)
     assert caught.value.hint

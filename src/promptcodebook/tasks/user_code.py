@@ -49,7 +49,9 @@ def load_function(
         raise ConfigError(message, hint=f'write {what} = "{what}.py:{what}"')
     path = (base / file).resolve()
     if not path.is_file():
-        raise ConfigError(f"no {what} file at {path}", hint="check the path, or run pco init")
+        near = did_you_mean(path.name, [each.name for each in path.parent.glob("*.py")])
+        hint = f'correct the key {what}: {what} = "FILE.py:{name}"'
+        raise ConfigError(f"no {what} file at {path}{near}", hint=hint)
     module = _run_file(path, what)
     function = getattr(module, name, None)
     if not callable(function):
