@@ -159,7 +159,12 @@ class PresentPrompt:
         return [name for name, single in places if single or name in self.names]
 
     def require_columns(self) -> None:
-        """Raises ConfigError where it names a column that no row has, or that of the references."""
+        """Raises ConfigError where it names a column that no row has, or that of the references, or
+        does not close the brace before a column."""
+        for name in _UNCLOSED.findall(self.text):
+            if name in self.names:
+                hint = f"write {{{name}}}, or '{{ {name}' for a literal brace"
+                raise ConfigError(f"the prompt does not close the brace of {{{name}", hint=hint)
         for name in self.named:
             if name not in self.names:
                 known = sorted(self.names - {"input"})
@@ -198,6 +203,8 @@ class PresentPrompt:
 
 # A column in a prompt: not in "\\frac{a}", "${HOME}" or "f{x}".
 _PLACE = re.compile(r"(?<![\\\w$}])(?:\{\{\s*([^{}\n]+?)\s*\}\}|\{([A-Za-z_][\w .-]*)\}(?!\}))")
+# A brace before a word that no brace follows in its line, unless that opens anew.
+_UNCLOSED = re.compile(r"(?<![\\\w$}{])\{(\w+)\b(?![^{}\n]*\})")
 
 
 # Routes an input by a ranking, in place of E_θ; and what each instinct promises for it.
