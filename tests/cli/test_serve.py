@@ -68,7 +68,8 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     missing.error(1, "no request req-", "PCO_REQUESTS")
     part = pco("explain", "req-0123", cwd=tmp_path)
     part.error(2, "req-0123 is not a full request id", "x-request-id")
-    pco("explain", "last", cwd=tmp_path).error(2, "give an input", 'pco explain last "an')
+    for typed, hint in (("last", "last 'an input'"), ("Lost it.", "last 'Lost it.'")):
+        pco("explain", typed, cwd=tmp_path).error(2, "a REF and an input", f"pco explain {hint}")
 
 
 async def test_the_canary_of_a_served_ref_is_judged(tmp_path: Path) -> None:

@@ -227,8 +227,9 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int)
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with."""
     if not served_log.is_request_id(request_id):
-        message = f"{request_id} is not a request id, so give an input to explain"
-        hint = f'pco explain {shell(request_id)} "an input"'
+        message = f"{request_id} is not a request id, so give a REF and an input"
+        words = ("last", request_id) if " " in request_id else (request_id, "an input")
+        hint = f"pco explain {' '.join(map(shell, words))}"
         if request_id.startswith("req-"):
             message = f"{request_id} is not a full request id"
             hint = "the response's x-request-id header has the full id"
