@@ -445,12 +445,9 @@ def prompt(
         else:
             command.require_unused(typed, f"on the row {row}, which is a single prompt")
             made = reference.file.fixed_prompt(row).text
-    if as_json:
-        command.emit({"ref": name, "row": row, "prompt": made})
-        return
-    if not made:
+    if not made and not as_json:
         note(f"the row {row} is zero-shot: it has no prompt")
-    print(made)
+    show(lambda: {"ref": name, "row": row, "prompt": made}, lambda: made, as_json=as_json)
 
 
 def _of_another_optimizer(ref: str, row: str) -> str | None:

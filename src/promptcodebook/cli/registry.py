@@ -138,9 +138,7 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
         tree: dict[str, Any] = {"ref": reference.name, "select": file.select, **directives}
         tree |= {"codebook": rows, "rewritten": rewrites}
         if learned is not None:
-            tree["router"] = {
-                name: getattr(learned, name) for name in ("kind", "outcomes", "least")
-            }
+            tree["router"] = {k: getattr(learned, k) for k in ("kind", "outcomes", "least")}
         emit(tree)
         return
     where = ""

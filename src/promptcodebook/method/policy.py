@@ -161,10 +161,9 @@ class PresentPrompt:
     def require_columns(self) -> None:
         """Raises ConfigError where it names a column that no row has, or that of the references, or
         does not close the brace before a column."""
-        for name in _UNCLOSED.findall(self.text):
-            if name in self.names:
-                hint = f"write {{{name}}}, or '{{ {name}' for a literal brace"
-                raise ConfigError(f"the prompt does not close the brace of {{{name}", hint=hint)
+        for name in self.names & {*_UNCLOSED.findall(self.text)}:
+            hint = f"write {{{name}}}, or '{{ {name}' for a literal brace"
+            raise ConfigError(f"the prompt does not close the brace of {{{name}", hint=hint)
         for name in self.named:
             if name not in self.names:
                 known = sorted(self.names - {"input"})

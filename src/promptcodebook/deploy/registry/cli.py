@@ -96,10 +96,9 @@ def freeze(
     facts = replace(_facts_of(reference), parent=reference.version)
     with registering.open_registry(who=who) as registry:
         version = registry.freeze(text, name, facts, why)
-        if as_json:
-            emit({**asdict(version), "caution": reference.caution})
-        else:
-            print(f"{version.version}\n{name}@latest points to it")
+        tree = {**asdict(version), "caution": reference.caution}
+        text = f"{version.version}\n{name}@latest points to it"
+        command.show(lambda: tree, lambda: text, as_json=as_json)
 
 
 def promote(
@@ -144,8 +143,7 @@ def promote(
     tried = _canary_of(canary, margin, split) if canary else None
     reference = command.resolved(source, use=True)
     with registering.open_registry(who=who) as registry:
-        version = reference.version
-        if not version:
+        if not (version := reference.version):
             version = registry.freeze(reference.text, name, _facts_of(reference), why).version
         entry = registry.promote(version, ref, why, override, without_judge, tried, despite_verdict)
         _show_move(ref, entry, version, as_json, reference.caution)
@@ -218,11 +216,9 @@ def import_file(
         raise ConfigError(message, hint="pco registry export -o FILE") from error
     with registering.open_registry(who=who) as registry:
         taken = registering.import_lines(registry, io.BytesIO(data))
-    if as_json:
-        emit(asdict(taken))
-    else:
-        entries = plural(taken.entries, "entry", "entries")
-        print(f"new: {plural(taken.versions, 'version')} and {entries} of the log")
+    entries = plural(taken.entries, "entry", "entries")
+    text = f"new: {plural(taken.versions, 'version')} and {entries} of the log"
+    command.show(lambda: asdict(taken), lambda: text, as_json=as_json)
 
 
 def verify(
@@ -320,10 +316,8 @@ def audit(
         report = run_sync(_judged(judging, reference, training))
     left_out = (why if why and line == auditing.NO_DATA else line for line in report.left_out)
     report = replace(report, left_out=tuple(left_out))
-    if as_json:
-        emit({"ref": reference.name, **report.to_json()})
-    else:
-        print(_report_text(reference.name, report))
+    tree = {"ref": reference.name, **report.to_json()}
+    command.show(lambda: tree, lambda: _report_text(reference.name, report), as_json=as_json)
     # Kept beside the version that these bytes are, where the registry has it.
     version = version_of(reference.text.encode())
     found = json.loads(json.dumps(report.to_json()))  # as the log gives it back

@@ -227,17 +227,15 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int)
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with."""
     if not served_log.is_request_id(request_id):
-        message = f"{request_id} is not a request id, so give a REF and an input"
-        words = ("last", request_id) if " " in request_id else (request_id, "an input")
+        message = f"{request_id!r} is not a request id, so give a REF and an input"
+        is_text = " " in request_id and not os.path.exists(request_id)
+        words = ("last", request_id) if is_text else (request_id, "an input")
         hint = f"pco explain {' '.join(map(shell, words))}"
         if request_id.startswith("req-"):
             message = f"{request_id} is not a full request id"
             hint = "the response's x-request-id header has the full id"
         raise ConfigError(message, hint=hint)
     record = spending.find_record(served_log.records_path(), request_id)
-    if as_json:
-        command.emit(asdict(record))
-        return
     known = f", cached by {record.cached}" if record.cached else ""
     lines = [
         f"{record.id}  {record.time}  status {record.status}",
@@ -254,4 +252,4 @@ def explain_request(request_id: str, *, as_json: bool) -> None:
         "prompt:",
         command.wrap_text(record.prompt),
     ]
-    print("\n".join(lines))
+    command.show(lambda: asdict(record), lambda: "\n".join(lines), as_json=as_json)
