@@ -303,7 +303,7 @@ _LEVELS = {
     "present": r"present prompt earned ([\d.]+\d)",
     "none": r"no prompt ([\d.]+\d)",
     "learned": r"learned routes ([\d.]+\d)",
-    "gain": r"([\d.]+\d) more correct answers per 100 than the present prompt",
+    "gain": r"([\d.]+\d) more [\w ()]+ per 100 than the present prompt",
 }
 
 

@@ -308,7 +308,9 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 
     run_sync(look())
     ok = all(section.ok for section in sections)
-    text = "\nall is well; next: pco estimate" if ok else "\nfix the failures; next: pco doctor"
+    again = command.typed_again(flags=("--json",))
+    after = f"all is well; next: {again.replace(' doctor', ' estimate', 1)}"
+    text = f"\n{after}" if ok else f"\nfix the failures; next: {again}"
     tree = {"ok": ok, "sections": [asdict(section) for section in sections]}
     show(lambda: tree, lambda: text, as_json=as_json)
     return 0 if ok else 1
