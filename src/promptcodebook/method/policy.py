@@ -202,7 +202,7 @@ class PresentPrompt:
 
 # A column in a prompt: not in "\\frac{a}", "${HOME}" or "f{x}".
 _PLACE = re.compile(r"(?<![\\\w$}])(?:\{\{\s*([^{}\n]+?)\s*\}\}|\{([A-Za-z_][\w .-]*)\}(?!\}))")
-# A brace before a word that no brace follows in its line, unless that opens anew.
+# A brace before a word that no brace follows in its line, unless that word opens another.
 _UNCLOSED = re.compile(r"(?<![\\\w$}{])\{(\w+)\b(?![^{}\n]*\})")
 
 
