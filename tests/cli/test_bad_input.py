@@ -155,10 +155,14 @@ def test_errors_are_json_when_json_is_asked(folder: Path) -> None:
 def test_a_reward_that_always_fails_stops_the_run_with_the_first_error(folder: Path) -> None:
     code = "def reward(example, output):\n    return example.no_such_thing\n"
     (folder / "reward.py").write_text(code)
-    train(folder).error(2, "no_such_thing", "reward.py:2", "return 0.0")
+    refused = train(folder)
+    refused.error(2, "no_such_thing", "reward.py:2", "return 0.0")
+    assert "--resume" not in refused.err, "its trial removed it"
     assert list((folder / "runs").iterdir()) == []  # before anything was paid
     parts = ("rollouts failed; the first, at reward", "no_such_thing", "reward.py:2")
-    train(folder, *sets("user_code.trial=false")).error(1, *parts)
+    broken = train(folder, *sets("user_code.trial=false"))
+    broken.error(1, *parts)
+    assert "Ctrl-C stops the run; `pco train --resume " in broken.err
     shown = pco("runs", "show", "last", cwd=folder).out
     assert "no_such_thing" in shown and "Traceback" in shown
 

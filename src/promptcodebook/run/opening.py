@@ -240,6 +240,8 @@ class Session:
                 self._problem.tell(Note(warning))
         if not begun:
             await try_agent(plan)
+        if store.header.command != IN_PYTHON:  # no trial has removed the run: it can be resumed
+            self._problem.tell(Note(f"Ctrl-C stops the run; `{self._resume_hint()}` resumes it"))
         result = await optimize_metered(self._optimizer, self._problem)
         if result.policy is not None:
             result.policy.save(Path(store.path) / POLICY)
