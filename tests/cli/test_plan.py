@@ -207,8 +207,8 @@ def test_a_fresh_folder_is_well(folder: Path) -> None:
     parts = ("settings", "data", "reward", "call", "encoder", "generator", "executor", "critic")
     assert {found(result)[part]["level"] for part in (*parts, "attribution")} == {"ok"}
     assert "endpoint" not in found(result)
-    text = pco("doctor", cwd=folder)
-    assert text.code == 0 and "next: pco estimate" in text.out
+    text = pco("doctor", "--set", "seed=3", cwd=folder)
+    assert text.code == 0 and "next: pco estimate --set seed=3\n" in text.out
 
 
 def test_too_few_test_examples_for_a_verdict_are_named_before_anything_is_spent(
