@@ -355,7 +355,7 @@ def test_a_run_that_sent_its_figures_to_a_place_that_is_gone_opens(header: Heade
         "wandb", "otel",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"telemetry\.0 must be 'otel' or 'mlflow', not 'wandb'"):
-        load_config(tree)  # typed anew, it is a mistake
+        load_config(tree)  # in new settings it is a mistake
 
 
 def test_what_to_spend_and_how_fast_may_change() -> None:
