@@ -170,7 +170,7 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
         if name is not None and name not in table.columns:
             there = ", ".join(map(repr, table.columns)) or "none"
             what = f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}"
-            or_none = ", or to none if there are no references" * (option == "target")
+            or_none = ", or to none if there are no references" if option == "target" else ""
             where = f"(--{option} of pco data check; {option}= in Python)"
             hint = f"its columns are {there}: set data.{option} {where} to one{or_none}"
             raise MissingColumn(what, hint=hint)

@@ -22,7 +22,6 @@ from promptcodebook.paper.experiments.page import draw, markdown, plain, read_ta
 
 CellOutcome = CellResult | errors.PcoError  # of a cell: its result, or why it failed
 _LOOK_UP_S = 0.2
-_FEWEST = 3  # cells that end before their pace is a forecast
 
 
 def measure_cells(
@@ -124,9 +123,10 @@ def measure(
             found[cell.name] = outcome
         done = len(found) + len(failed)
         if rest := len(cells) - done:
-            seconds = (time.monotonic() - since) / (ended := len(left) - rest) * rest
+            ended = len(left) - rest
+            seconds = (time.monotonic() - since) / ended * rest
             # The first cells say little: their model loads, and cells differ in length.
-            pace = f", {duration(seconds)} left" if ended >= _FEWEST else ""
+            pace = f", {duration(seconds)} left" if ended >= 3 else ""
             tell(f"{done} of {len(cells)} cells finished{pace}")
 
     stop: errors.Stop | None = None

@@ -109,8 +109,8 @@ def headroom(
     plan.task.require()
     arms = [plan.present_prompt, *_others(plan, prompts)]
     design = Design.of(plan, arms, rollouts, split_name)
-    if (left := (every := len(set(arms))) - len(design.prompts)) > 0:
-        note(f"{plural(left, 'prompt')} not tried; for all: --rollouts {ENOUGH * every}")
+    if (left := len(set(arms)) - len(design.prompts)) > 0:
+        note(f"{plural(left, 'prompt')} not tried; for all: --rollouts {ENOUGH * len(set(arms))}")
     limits = settings.budget if wanted.budget else _limits(plan, rollouts)
     ready = replace(plan, config=plan.config.model_copy(update={"budget": limits}))
     asked = plan.config.model_copy(update={"budget": Budget()}).model_dump(), arms, split_name
