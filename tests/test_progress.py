@@ -112,7 +112,7 @@ SCORED = types.Evaluation("x", "val", (types.Rollout("v", reward=0.5),))
     ([LOST, StepDone(step(0, 4), 3.0)], "372 of 400 calls, 13k of 90k tokens  $0.25  2 lost\n"),
     # Of a router that learns from outcomes: neither ε nor entropy.
     ([StepDone(replace(step(1, 4), ranking=types.Ranking((), 1.0, (), ())), 3.0, 0.25)],
-     "step 2  solved 25 % of inputs  reward of rollouts 0.050  utilisation 50 %"),
+     "step 2  25 % of inputs solved so far  reward of rollouts 0.050  utilisation 50 %"),
     ([replace(began(4), first=3)], "x: step 4 of 20, K = 4, simulated\n"),
     ([replace(began(4), first=20)], "x: all 20 steps are done, K = 4, simulated\n"),
     ([replace(began(4), steps=0)], "x: simulated\n"),

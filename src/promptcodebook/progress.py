@@ -276,7 +276,7 @@ def _step_text(view: RunView) -> str:
     calls, tokens, cost = spent_parts(spent, view.limits)
     parts = [
         f"step {view.step + 1}{planned}",
-        "" if view.solved is None else f"solved {percent(view.solved)} of inputs",
+        "" if view.solved is None else f"{percent(view.solved)} of inputs solved so far",
         f"reward{' of rollouts' * (view.solved is not None)} {number(view.reward, missing='none')}",
         "" if view.epsilon is None else f"epsilon {view.epsilon:.2f}",
         "" if view.epsilon is None else f"entropy {entropy(view.counts):.2f} bits",
@@ -399,7 +399,7 @@ def line_text(view: RunView, now: float, width: int) -> str:
     at = f"step {view.step + 1} of {steps}{_left(view.training_left(), ', about ')}"
     of = "" if view.limits.calls is None else f" of {view.limits.calls}"
     facts = (
-        "" if view.solved is None else f", solved {percent(view.solved)} of inputs",
+        "" if view.solved is None else f", {percent(view.solved)} of inputs solved so far",
         f", reward {number(view.reward, missing='none')}" if view.seconds else "",
         f", best {view.best[1]:.3f}" if view.best is not None else "",
         f", calls {spent.calls}{of}" if spent.calls else "",

@@ -177,6 +177,9 @@ def test_an_input_in_two_splits_fails_with_both_places(tmp_path: Path) -> None:
     clean = pco(*args, cwd=tmp_path)
     assert clean.code == 0 and "3 examples" in clean.out
     assert "no input appears in two splits" in clean.out
+    groups = pco(*args, "--group", "q", cwd=tmp_path)
+    assert groups.code == 0 and "independent" not in groups.out
+    pco(*args, "--group", "user", cwd=tmp_path).error(2, "no column 'user'", "--group of pco data")
 
 
 # `pco doctor` from settings to disk; what it finds of endpoints is in tests/doctor.

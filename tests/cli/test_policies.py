@@ -145,7 +145,7 @@ def test_a_run_from_python_says_what_is_missing_and_how_to_name_it(folder: Path)
         "    return (await lm(example.input, system=prompt)).text\n"
     )
     named = ("--set", "data.path=data.jsonl", "--set", "reward=reward.py:reward")
-    pco("eval", "last", *named, cwd=folder).error(2, "took executor as objects")
+    pco("eval", "last", *named, cwd=folder).error(2, "took executor as Python objects")
     result = pco("eval", "last", *named, "--set", "executor=agent.py:agent", "--json", cwd=folder)
     assert result.code == 0 and result.json["n"] > 0, result.err
     assert "judged with the program" not in result.err  # the same agent by another way
@@ -289,7 +289,7 @@ def test_an_input_of_several_columns_is_explained_from_json(folder: Path) -> Non
     assert pco("explain", "last", "-", "--json", cwd=folder, stdin=columns).json == result.json
     assert pco("explain", "last", "A: {B}", "--json", cwd=folder).json["input"] == "A: {B}"
     pco("explain", "last", '{"titel": "A", "body": ""}', cwd=folder).error(
-        2, "no column 'title' (did you mean 'titel'?)"
+        2, "no column 'title', but has 'titel'"
     )
     pco("explain", "last", '{"title": "A', cwd=folder).error(2, "not valid JSON")
 
@@ -307,7 +307,7 @@ def test_json_that_is_the_input_itself_stays_a_text(trained: Path) -> None:
 @pytest.mark.parametrize("name", ["explain", "prompt"])
 def test_a_column_of_json_with_a_typing_error_is_no_text(trained: Path, name: str) -> None:
     error = pco(name, "last", '{"inptu": "a question"}', cwd=trained).error(2, "no column 'input'")
-    assert "did you mean 'inptu'" in error and "the policy reads 'input'" in error
+    assert "but has 'inptu'" in error and "the policy reads 'input'" in error
 
 
 # `pco prompt`

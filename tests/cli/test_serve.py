@@ -157,6 +157,19 @@ def test_only_an_address_that_is_taken_is_told_as_one(
     assert (f"next: pco serve p.json --lm {lm} --port 0" in stderr) is ("PORT" in error)
 
 
+@pytest.mark.local
+def test_a_model_of_this_process_that_routes_is_loaded_before_the_first_request(
+    tmp_path: Path,
+) -> None:
+    """What cannot be loaded would let every request fall back."""
+    file_of().save(tmp_path / "p.json")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(64))
+    model = f"roles.encoder.model={tmp_path / 'broken.gguf'}"
+    result = pco("serve", "p.json", "--lm", "http://127.0.0.1:9/v1#m", "--set", model, cwd=tmp_path)
+    assert "loading the model that routes requests" in result.err and not result.out
+    result.error(2, "broken.gguf")
+
+
 # `pco view` as it is typed.
 
 

@@ -73,6 +73,13 @@ async def test_an_address_that_never_answered_is_given_up_soon(tally: Counts):
     assert tally == {"refused_connection": 2}
 
 
+async def test_https_to_a_server_without_tls_is_named(server: Server, tally: Counts):
+    async with endpoints(tally) as opened:
+        with pytest.raises(errors.EndpointDown) as caught:
+            await opened.connect(server.spec.replace("http:", "https:"))(ASK)
+    assert caught.value.hint == "write http:// in its address: the server does not speak https"
+
+
 async def test_an_endpoint_that_went_away_gets_every_retry(server: Server, tally: Counts):
     async with endpoints(tally) as opened:
         lm = opened.connect(server.spec)

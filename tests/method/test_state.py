@@ -229,8 +229,8 @@ SPLIT = {"kind": "from_prompt", "split": "sentences"}
 
 
 @pytest.mark.parametrize(("tree", "match", "hint"), [
-    ({"size": 40, "init": {"kind": "expert"}}, FEW, "set init.kind = 'random'"),
-    ({"size": 40, "init": {"kind": "file", "path": "x.json"}}, FEW, "set init.kind = 'random'"),
+    ({"size": 40, "init": {"kind": "expert"}}, FEW, "add more to init.instincts"),
+    ({"size": 40, "init": {"kind": "file", "path": "x.json"}}, FEW, "add more to init.instincts"),
     ({"init": {**SPLIT, "prompt": FIVE}}, r"^init\.prompt has 5 sentences, but", "set size = 5"),
     ({"init": {**SPLIT, "prompt": "* * *"}}, r"^init\.prompt contains no", "set init.prompt"),
 ])  # fmt: skip

@@ -155,10 +155,10 @@ def test_a_difference_pairs_by_example_within_the_range_of_the_rewards() -> None
 
 def test_other_examples_cannot_be_compared(run: pco.Run, learned: pco.Assessment) -> None:
     four = pco.evaluate(run, n=4)
-    with pytest.raises(errors.DataError, match="not evaluated on the same examples"):
+    with pytest.raises(errors.DataError, match="only one of the two was evaluated on"):
         pco.compare(four, learned)
     lm = Counted()
-    with pytest.raises(errors.DataError, match="not evaluated on the same examples"):
+    with pytest.raises(errors.DataError, match="only one of the two was evaluated on"):
         pco.compare(run, four, lm=lm, n=5)
     assert lm.calls == 0, "refused before anything was paid for"
 
@@ -264,7 +264,7 @@ def test_no_model_is_needed_to_read_a_run_but_to_use_its_policy(tmp_path: Path) 
     assert f"pco.load_run('{loaded.id}', lm=" in caught.value.hint
     again = pco.load_run("last", lm=lm, runs_dir=tmp_path / "runs")
     assert again.policy.answer("In 4 words: what are rivers good for?") == "use the stated thing"
-    with pytest.raises(errors.ConfigError, match="took data, reward as objects"):
+    with pytest.raises(errors.ConfigError, match="took data, reward as Python objects"):
         pco.evaluate(again)
     assert pco.evaluate(again, data(), reward, n=2).score.n == 2
 

@@ -409,10 +409,12 @@ def test_one_call_distils_a_run_of_python(words: tuple[pco.Run, Assembled], tmp_
 
 def test_what_is_not_handed_over_is_named(words: tuple[pco.Run, Assembled], tmp_path: Path) -> None:
     run, assembled = words
-    with pytest.raises(errors.ConfigError, match="took data, reward, lm as objects") as refused:
+    with pytest.raises(
+        errors.ConfigError, match="took data, reward, lm as Python objects"
+    ) as refused:
         pco.distill(run.path)
     assert "distill() data=... reward=... lm=..." in refused.value.hint
-    with pytest.raises(errors.ConfigError, match="took reward, lm as objects"):
+    with pytest.raises(errors.ConfigError, match="took reward, lm as Python objects"):
         pco.distill(run.path, assembled.dataset)
     run.policy.save(tmp_path / "p.json")
     with pytest.raises(errors.ConfigError, match="has no model"):

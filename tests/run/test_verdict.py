@@ -453,9 +453,10 @@ def test_a_headline_says_to_everybody_what_to_do(
 @pytest.mark.parametrize(("executor", "typed"), [
     ("http://h/v1#m", "pco serve shop"),
     ("smollm2",
-     "pco lm serve smollm2 & pco serve shop --lm http://127.0.0.1:8000/v1#smollm2"),
+     "pco lm serve smollm2 & pco serve shop --lm http://127.0.0.1:8000/v1#smollm2; kill $!"),
     ("simulated?load=0",
-     "pco lm serve 'simulated?load=0' & pco serve shop --lm http://127.0.0.1:8000/v1#simulated"),
+     "pco lm serve 'simulated?load=0' & pco serve shop "
+     "--lm http://127.0.0.1:8000/v1#simulated; kill $!"),
 ])  # fmt: skip
 def test_what_to_type_serves_a_model_of_this_process_first(executor: str, typed: str) -> None:
     made = conclude([right("present", 8), right("learned", 34, ROUTED)], JudgingTerms())

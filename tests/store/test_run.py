@@ -290,7 +290,7 @@ def test_a_run_that_stopped_halfway_is_not_read_without_its_last_writes(
     for name in ("run.sqlite", "run.sqlite-wal"):  # what a kill leaves, in a read-only folder
         shutil.copy(run.path / name, copy / name)
     (copy / "run.sqlite-shm").symlink_to(tmp_path / "absent" / "shm")
-    with pytest.raises(StoreError, match=r"are in run\.sqlite-wal, .*writable") as caught:
+    with pytest.raises(StoreError, match=r"sqlite cannot be read: .* is not writable") as caught:
         Reader(copy / "run.sqlite", LAYOUT)
     assert caught.value.hint.startswith(f"copy {copy}")
 

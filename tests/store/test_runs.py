@@ -237,7 +237,7 @@ def test_its_policy_is_the_best_validated_one_and_resuming_it_is_refused(old_run
     assert first.encoder
     assert (reference.file.encoder, reference.file.codebook) == (first.encoder, first.codebook)
     config = load_config(RunStore.open(old_run).header.config)
-    with pytest.raises(RunChanged, match=f"the run {ID} was started by version 0.1.0") as refused:
+    with pytest.raises(RunChanged, match=f"version 0.1.0 started the run {ID}") as refused:
         open_run(config, Sources(old_run.parents[1]), Where(old_run.parent, resume=old_run))
     assert refused.value.hint.endswith(f"pco registry show {ID}")
 

@@ -90,11 +90,8 @@ def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
                 raise
         log = path.with_name(f"{path.name}-wal")
         if log.is_file() and log.stat().st_size:
-            raise StoreError(
-                f"the last writes to the {layout.what} {path} are in {log.name}, and reading them "
-                "needs a writable folder",
-                hint=f"copy {path.parent} to a writable folder",
-            )
+            message = f"the {layout.what} {path} cannot be read: {path.parent} is not writable"
+            raise StoreError(message, hint=f"copy {path.parent} to a writable folder")
         # A read-only folder: WAL needs its side files there, unless no process changes the file.
         return _open(f"file:{quote(str(path))}?mode=ro&immutable=1", path, layout, False)
     except sqlite3.Error as error:
@@ -117,11 +114,8 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
             db.execute("PRAGMA query_only = ON")
         version = _version(db)
         if version > layout.version:
-            raise StoreTooNew(
-                f"the {layout.what} {path} has format {version}; "
-                f"this version reads formats up to {layout.version}",
-                hint="pip install -U promptcodebook",
-            )
+            message = f"the {layout.what} {path} has format {version}, which is newer than ours"
+            raise StoreTooNew(message, hint="pip install -U promptcodebook")
         if not layout.reads(version):
             raise _foreign(path, layout)
         db.set_progress_handler(None, 0)

@@ -106,7 +106,7 @@ def init(
         raise ConfigError(fault, hint="pco init OTHER_FOLDER") from None
     steps = ["pco doctor", "pco estimate", "pco train"]
     if not (tree.get("lm") or os.environ.get("PCO_LM")):
-        steps.insert(0, "export PCO_LM=smollm2  # or openai/MODEL, http://host:8000/v1#MODEL")
+        steps.insert(0, "export PCO_LM=openai/MODEL  # or http://host:8000/v1#MODEL")
     if folder != Path():
         steps[0] = f"cd {shell(folder)} && {steps[0]}"
     wrote = (one_line(f"wrote {name}") for name in files)
@@ -215,6 +215,7 @@ def check(
     messages: str = typer.Option("", help="A column of chat messages."),
     id: str = typer.Option("", help="A column of ids."),
     split: str = typer.Option("", help="A column that names each row's split."),
+    group: str = typer.Option("", help="A column whose equal values mark dependent rows."),
     form: str = typer.Option("auto", help="A published format, such as squad; '' = none."),
     header: bool = typer.Option(True, help="Whether the first line names the columns."),
     as_json: Json = False,
@@ -225,7 +226,7 @@ def check(
     # Rows hold no cycles; looking for some among millions of values took a tenth of the time.
     gc.disable()
     try:
-        given |= {"form": form, "header": header}
+        given |= {"form": form, "header": header, "group": group}
         checked = examine(load(path, input=input, allow_overlap=True, **given))
     finally:
         gc.enable()
@@ -309,7 +310,9 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
     run_sync(look())
     ok = all(section.ok for section in sections)
     again = command.typed_again(flags=("--json",))
-    after = f"all is well; next: {again.replace(' doctor', ' estimate', 1)}"
+    warned = any(each.level == "warn" for section in sections for each in section.findings)
+    after = "nothing fails, but read the warnings" if warned else "all is well"
+    after += f"; next: {again.replace(' doctor', ' estimate', 1)}"
     text = f"\n{after}" if ok else f"\nfix the failures; next: {again}"
     tree = {"ok": ok, "sections": [asdict(section) for section in sections]}
     show(lambda: tree, lambda: text, as_json=as_json)

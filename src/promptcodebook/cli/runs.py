@@ -91,11 +91,9 @@ def rm(
     paths = list(dict.fromkeys(find_run(runs_dir(), ref) for ref in runs))
     for path in paths:
         if (pid := holder(path)) is not None:
-            raise RunBusy(
-                f"the run {path.name} is being written by process {pid or 'unknown'}; "
-                "nothing was removed",
-                hint="wait until it ends" + (f", or stop it: kill -INT {pid}" if pid else ""),
-            )
+            message = f"process {pid or 'unknown'} is writing the run {path.name}"
+            hint = "wait until it ends" + (f", or stop it: kill -INT {pid}" if pid else "")
+            raise RunBusy(f"{message}; nothing was removed", hint=hint)
     names = ", ".join(path.name for path in paths)
     command.confirm(f"Remove {names} for good?", f"not removed: {names}", yes=yes)
     for path in paths:

@@ -102,8 +102,9 @@ def _verdict_text(run: Run) -> str:
     if made is not None and made.rows:
         lines += [f"test split, n = {made.rows[0].score.n}:", ""]
         lines += [command.verdict_text(made.table), command.slices_text(made.slices)]
-    lines += [wrap_text(run.verdict, ""), ""] if run.verdict else []
-    head = made.headline(typed) if made else Headline("Undecided", "there is no verdict", {})
+    lines += [wrap_text(run.verdict, ""), ""] if made is not None else []
+    decision, _, why = run.verdict.partition(": ")
+    head = made.headline(typed) if made is not None else Headline(decision, why, {})
     facts = dict(head.lines)
     typed = facts.pop("type", f"pco report {typed}")
     # All that was paid or lost, next to the budget's limits: '372 of 400 calls'.

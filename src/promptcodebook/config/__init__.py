@@ -2,8 +2,6 @@
 `presets.toml` says where it differs from Algorithm 1 as printed, `full` from it, and `default`
 from `full`."""
 
-from __future__ import annotations
-
 from promptcodebook.config.loading import TYPED, load_config, load_typed, merge, role_layers
 from promptcodebook.config.schema import Budget, Config, OptimizerSettings
 

@@ -546,7 +546,7 @@ class Config(Group):
             most = f"larger than select (S = {self.select}); set it to {self.select} or less"
             raise ValueError(f"router.least ({self.router.least}) is {most}")
         if self.router.images and self.router.features == "words":
-            raise ValueError("router.images needs router.features = 'embeddings' or 'both'")
+            raise ValueError("router.images needs router.features = both; pco config router")
         explore = self.explore
         if explore.epsilon < explore.epsilon_min:
             below = f"{explore.epsilon:g} is below explore.epsilon_min {explore.epsilon_min:g}"

@@ -1,7 +1,5 @@
 """Data in many forms -> Examples in three splits, checked before anything is paid for."""
 
-from __future__ import annotations
-
 from promptcodebook.data.dataset import SPLITS, Dataset, Split, examine, independent, sample
 from promptcodebook.data.load import load, load_settings
 

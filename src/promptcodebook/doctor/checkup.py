@@ -128,8 +128,9 @@ def _data(plan: assembly.Plan) -> Diagnosis:
 def _data_check(plan: assembly.Plan) -> str:
     data = plan.config.data
     words = ["pco", "data", "check", os.path.relpath(plan.sources.base / data.path)]
-    for name in ("input", "target", "messages", "split", "form"):
-        if (value := getattr(data, name) or "") != (getattr(DataSettings(), name) or ""):
+    for name in ("input", "target", "messages", "split", "form", "group"):
+        value = getattr(data, name) or ""
+        if isinstance(value, str) and value != (getattr(DataSettings(), name) or ""):
             words += [f"--{name}", value]
     words += [] if data.header else ["--no-header"]
     return shell(*words) if data.path else "check the rows"

@@ -102,7 +102,7 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[D
     try:
         listed = await endpoint.models()
     except errors.EndpointDown as error:
-        return [Diagnosis("address", "fail", str(error), "start the server, or correct --lm")]
+        return [Diagnosis("address", "fail", str(error), error.hint.partition(": pco ")[0])]
     except errors.AuthRefused as error:
         reached = Diagnosis("address", "ok", f"{spec.base_url} answers")
         return [reached, Diagnosis("key", "fail", str(error), error.hint)]

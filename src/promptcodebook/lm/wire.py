@@ -485,6 +485,8 @@ def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMErr
         case Incident.REFUSED_CONNECTION:
             kind, what = errors.EndpointDown, f"nothing answers at {at}"
             hint = f"start the server, or correct its address: {where.doctor}"
+            if "WRONG_VERSION_NUMBER" in detail:  # what TLS calls an answer in plain HTTP
+                hint = "write http:// in its address: the server does not speak https"
         case Incident.TIMEOUT:
             kind, what = errors.CallTimeout, f"{at} did not answer in time"
             hint = "raise timeout in pco.toml, or lower concurrency"

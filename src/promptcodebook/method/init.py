@@ -241,10 +241,8 @@ def _fill(
         first, origin = kept.get(key, (Instinct(text), origin))
         kept[key] = replace(first, frozen=first.frozen or frozen), origin
     if len(kept) < config.size:
-        raise ConfigError(
-            f"only {len(kept)} different instincts for a codebook of size {config.size}",
-            hint="set init.kind = 'random' to have a model write them, add more to "
-            f"init.instincts, or set size = {len(kept)}",
-        )
+        message = f"only {len(kept)} different instincts for a codebook of size {config.size}"
+        hint = "add more to init.instincts, let a model write them (init.kind = 'random'), "
+        raise ConfigError(message, hint=f"{hint}or set size = {len(kept)}")
     chosen = list(kept.values())[: config.size]
     return tuple(instinct for instinct, _ in chosen), [origin for _, origin in chosen]

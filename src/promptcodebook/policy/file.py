@@ -388,12 +388,10 @@ class PolicyFile(_Stored):
         fields = self.beyond_sampling
         if fields and not trusted:
             more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""
-            raise RunNotTrusted(
-                f"the policy {name} sets {', '.join(fields[:5])}{more}: a policy may only "
-                "decide how replies are sampled",
-                hint="take that out of the file or, if you trust its author, add --trust "
-                "(in Python trust=True)",
-            )
+            message = f"the policy {name} sets {', '.join(fields[:5])}{more}: it may only decide "
+            message += "how replies are sampled"
+            hint = "take that out; or, if you trust its author, --trust (in Python trust=True)"
+            raise RunNotTrusted(message, hint=hint)
 
     def settings(
         self,

@@ -254,12 +254,10 @@ class Policy:
         """Raises PolicyError when the policy was judged with a program that is not here."""
         at_hand, judged_with = self.assembled.task.program.name, self.file.program
         if judged_with and at_hand == SINGLE_CALL and judged_with != SINGLE_CALL:
-            raise PolicyError(
-                f"this policy was judged with the program {judged_with!r}, which is not available: "
-                "a single call would answer differently",
-                hint="add --agent COMMAND --prompt FILE, or --config pco.toml; in Python "
-                "load_policy(path, executor=YOUR_AGENT), or run it with policy.prompt(x)",
-            )
+            message = f"this policy was judged with the program {judged_with!r}, which is missing"
+            hint = "add --agent COMMAND --prompt FILE, or --config pco.toml; in Python "
+            hint += "load_policy(path, executor=YOUR_AGENT), or run it with policy.prompt(x)"
+            raise PolicyError(message, hint=hint)
 
     def stop(self, reason: PcoError) -> None:
         """No new call starts from now on: each raises `reason`. Calls in flight finish."""
@@ -324,8 +322,8 @@ class Policy:
         try:
             [example] = read_examples(table, Columns(self.file.input, None), {})
         except DataError as error:
-            error.hint = f"the policy reads {self.file.input!r}"
-            raise
+            what = str(error).replace(" (did you mean ", ", but has ").replace("?)", "")
+            raise DataError(what, hint=f"the policy reads {self.file.input!r}") from None
         return replace(example, id=_id_of(example.cache_text), fields=dict(x))
 
 
@@ -367,11 +365,9 @@ def load_policy(
     _, of_a_file, function = file.program.rpartition(":")
     given = policy.program.rpartition(".")[2] if of_a_file else policy.program
     if executor is not None and file.program and function != given:
-        warnings.warn(
-            f"the policy was judged with the program {file.program!r} and now runs with "
-            f"{policy.program!r}: its answers may be better or worse",
-            stacklevel=2,
-        )
+        before = f"the policy was judged with the program {file.program!r} and now runs with"
+        text = f"{before} {policy.program!r}: its answers may be better or worse"
+        warnings.warn(text, stacklevel=2)
     return policy
 
 

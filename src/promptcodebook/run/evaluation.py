@@ -13,6 +13,7 @@ from promptcodebook.base.intervals import Bounds, Interval, mean_interval, paire
 from promptcodebook.base.paths import read_text
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import parse_json, shown_table
+from promptcodebook.base.units import plural
 from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
@@ -431,11 +432,9 @@ class Evaluating:
 def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
     """Raises DataError where the examples are not the same, or the rewards, as far as known."""
     if missing := sorted(a.ids ^ b.ids):
-        raise DataError(
-            f"the two were not evaluated on the same examples: {len(missing)} appear in only "
-            f"one of them, such as {missing[0]}",
-            hint="evaluate both on the same data, split and n",
-        )
+        message = f"only one of the two was evaluated on {plural(len(missing), 'example')}, "
+        message += f"such as {missing[0]}"
+        raise DataError(message, hint="evaluate both on the same data, split and n")
     if a.scored_by and b.scored_by and a.scored_by != b.scored_by:
         message = f"the two were not scored by the same reward: {a.scored_by} and {b.scored_by}"
         raise DataError(message, hint="evaluate both with the same reward")

@@ -161,12 +161,11 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
     try:
         header = store.header
         if not header.resumable:
-            raise errors.RunChanged(
-                f"the run {header.id} was started by version {header.version}, which this version "
-                "cannot resume",
-                hint="start a new run; you can still use what this one learned: "
-                f"pco registry show {shell(header.id)}",
+            what = (
+                f"version {header.version} started the run {header.id}; this one cannot resume it"
             )
+            hint = f"start a new run; what this one learned: pco registry show {shell(header.id)}"
+            raise errors.RunChanged(what, hint=hint)
         if (recovered := store.journal.attempts.recovered).calls:
             booked = lost_text(recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))

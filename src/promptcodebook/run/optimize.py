@@ -115,11 +115,9 @@ class Run:
 
     def _required(self, found: _T | None) -> _T:
         if found is None:
-            raise errors.PolicyError(
-                "this run has no policy: its optimizer does not produce one, "
-                "or the run stopped before its first codebook",
-                hint="its prompts are in the rows of its verdict: run.rows[...].prompt",
-            )
+            message = "this run has no policy: its optimizer makes none, or it stopped too early"
+            hint = "its prompts are in the rows of its verdict: run.rows[...].prompt"
+            raise errors.PolicyError(message, hint=hint)
         return found
 
     @property

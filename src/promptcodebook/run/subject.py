@@ -218,11 +218,9 @@ class EvaluationOptions:
         if missing:
             again = " ".join(self.object_hints[name] for name in missing)
             files = f" (files below {reference.base})" if "--set" in again else ""
-            raise ConfigError(
-                f"the run {reference.name} was made in Python and took {', '.join(missing)} as "
-                "objects, which are missing here",
-                hint=f"pass them again{files}: {self.verb} {again}",
-            )
+            message = f"the run {reference.name} took {', '.join(missing)} as Python objects, "
+            message += "which are missing here"
+            raise ConfigError(message, hint=f"pass them again{files}: {self.verb} {again}")
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class Conclusion:
             typed = f"pco serve {run}"
             if is_local(model) or simulated_here([model]):  # which has no address of its own
                 at = shell(f"http://127.0.0.1:8000/v1#{model.partition('?')[0]}")
-                typed = f"pco lm serve {shell(model)} & {typed} --lm {at}"
+                typed = f"pco lm serve {shell(model)} & {typed} --lm {at}; kill $!"
         elif use is not None:
             asked = ' "an input"' if use.name == UNTRAINED else ""
             typed = f"pco prompt {run} --row {shell(use.name)}{asked}"

@@ -148,11 +148,8 @@ def run_id(task: str, now: datetime) -> str:
 def check_run_name(name: str) -> str:
     """The name. Raises ConfigError for one that could not be typed where a run is asked for."""
     if name and (not _NAME.fullmatch(name) or name == "last" or name.endswith(".json")):
-        raise ConfigError(
-            f"a run cannot be called {name!r}",
-            hint="up to 60 letters, digits, '-', '_' and '.', such as tickets-july; not 'last', "
-            "and not ending in .json",
-        )
+        hint = "use up to 60 letters, digits, '-', '_' and '.'; not 'last', not ending in .json"
+        raise ConfigError(f"a run cannot be called {name!r}", hint=hint)
     return name
 
 

@@ -209,11 +209,9 @@ class AttemptFile:
             role, prompt, completion, cost = body
             large = role >= len(ROLES) or max(number, prompt, completion) > _MOST
             if large or cost < 0 or math.isinf(cost):
-                raise StoreError(
-                    f"slot {slot} of {self._path} is damaged, so the calls in flight when the "
-                    "run was killed cannot be read",
-                    hint=f"rm {shell(self._path)}; the cost of those calls is then not counted",
-                )
+                message = f"the calls in flight in slot {slot} of {self._path} cannot be read"
+                hint = f"rm {shell(self._path)}; the cost of those calls is then not counted"
+                raise StoreError(message, hint=hint)
             most = Usage(1, prompt, completion, 0, None if math.isnan(cost) else cost)
             yield slot, number, ROLES[role], most
 

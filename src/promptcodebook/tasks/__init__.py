@@ -2,8 +2,6 @@
 an entry point of the group `promptcodebook.tasks` in any installed package
 (docs/how-to/add-a-benchmark.md)."""
 
-from __future__ import annotations
-
 from promptcodebook.tasks.home import BenchmarkRow, jsonl_splits, read_rows, read_seeds
 from promptcodebook.tasks.program import ModuleReply, SingleCall, ask, make_output, outside, think
 from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task, task_names

@@ -287,11 +287,11 @@ class AgentProgram:
         try:
             returned = await self.calls.run_agent(self.function, given, example, lm)
         except Overdue as error:
-            raise ExecutorError(
-                f"the executor did not return within {error.seconds:g} s (example {example.id})",
-                hint="find out where it hangs; user_code.seconds limits it, not counting waits "
-                "for models",
-            ) from None
+            message = (
+                f"the executor did not return within {error.seconds:g} s (example {example.id})"
+            )
+            hint = "find out where it hangs; user_code.seconds limits it, without waits for models"
+            raise ExecutorError(message, hint=hint) from None
         except Escape as error:
             raise ExecutorError(
                 f"the executor raised {error} ({place_of(error.error)}, example {example.id})",

@@ -162,8 +162,8 @@ def test_a_prompt_is_what_to_beat_and_to_start_from(
     write(tmp_path / "mine.csv", rows(90, queue=lambda n: KINDS[n % 3]))
     (tmp_path / "p.txt").write_text(f"{prompt}\n", "utf-8")
     told = propose(tmp_path, "--yes", "--lm", lm, "--prompt", "p.txt")
-    has = "yours, to beat and to start from" if kind == "from_prompt" else "yours, to beat"
-    assert told.code == 0 and f"prompt  {has}\n" in told.out
+    has = "yours, to beat" + " and, with our general" * (kind == "from_prompt")
+    assert told.code == 0 and f"prompt  {has}" in told.out
     made = settings(tmp_path)
     assert (made["init"]["kind"], made["init"]["prompt"]) == (kind, prompt)
     assert "base_prompt" not in made and load_config(made).init.prompt == prompt
@@ -194,6 +194,8 @@ def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_pat
     assert found["level"] == "warn" and step[:3] == ["pco", "data", "check"]
     checked = pco(*step[1:], cwd=tmp_path)
     assert "180 examples" in checked.out, checked
+    lines = pco("doctor", "--lm", "simulated", cwd=tmp_path).out
+    assert "nothing fails, but read the warnings; next: pco estimate" in lines
 
 
 def test_a_column_of_chat_messages_is_found(tmp_path: Path) -> None:

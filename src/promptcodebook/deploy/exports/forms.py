@@ -52,11 +52,9 @@ def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = Fal
 def _code(about: str, target: str, template: str) -> Form:
     def make(file: PolicyFile, name: str) -> Export:
         if file.stages:
-            raise ConfigError(
-                f"the policy composes a prompt for each of the stages {', '.join(file.stages)}, "
-                "but exported code calls a model once",
-                hint="--to json, then load_policy(...).compose(x) in a program with these stages",
-            )
+            message = f"exported code calls a model once, not for each of {', '.join(file.stages)}"
+            hint = "--to json, then load_policy(...).compose(x) in a program with these stages"
+            raise ConfigError(message, hint=hint)
         calls = ", ".join(_CALLS[role] for role in file.asks)
         fields = file.answer_fields
         known = {

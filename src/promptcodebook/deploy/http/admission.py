@@ -89,7 +89,8 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
+        hint = "write one key per line: openssl rand -hex 24"
+        raise ConfigError(f"cannot read the keys in {path}: {reason}", hint=hint) from None
     if mode & stat.S_IWOTH and os.name != "nt":
         message = f"other users can write to {path} and could let anyone in"
         raise ConfigError(message, hint=f"chmod 600 {shell(path)}")

@@ -513,11 +513,8 @@ def import_lines(registry: Registry, lines: Iterable[bytes]) -> Taken:
     def propose(log: Log) -> list[LogEntry]:
         shared = min(len(log.entries), len(theirs.entries))
         if log.entries[:shared] != theirs.entries[:shared]:
-            raise errors.StoreError(
-                f"the registry {registry.file.path} has its own log, which the "
-                "imported log does not continue",
-                hint=_SINGLE,
-            )
+            message = f"the imported log does not continue that of {registry.file.path}"
+            raise errors.StoreError(message, hint=_SINGLE)
         return theirs.entries[shared:]
 
     entries = len(registry.file.append(propose, policies))

@@ -34,6 +34,7 @@ from promptcodebook.deploy.serve.settings import ServeSettings
 from promptcodebook.deploy.serve.upstream import connect_upstream
 from promptcodebook.errors import ConfigError, PcoError, import_part, require_modules
 from promptcodebook.lm.budget import Ledger, PriceTable
+from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, StackResources
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference
@@ -159,6 +160,9 @@ def serve(
             if feedback
             else None,
         )
+        if live.now.mode != "one-call" and parse_spec(settings.model_of("encoder")).in_process:
+            command.note("loading the model that routes requests")  # else the first falls back
+            await live.now.policy.aroute("a first text")
         async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.
             tree = {"base_url": address.base_url, "model": f"pco/{called}", "version": live.version}

@@ -61,11 +61,9 @@ class Design:
         most = rollouts // ENOUGH
         if len(prompts) < 2 or most < 2:
             fault = f"{plural(rollouts, 'rollout')} for {plural(len(prompts), 'prompt')}"
-            raise ConfigError(
-                f"{fault}: this needs two prompts (the current one and another), with {ENOUGH} "
-                "inputs each",
-                hint=f"--rollouts {ENOUGH * len(prompts)}" if prompts[1:] else "--prompts FOLDER",
-            )
+            needs = f"this needs two prompts, yours and another, with {ENOUGH} inputs each"
+            hint = f"--rollouts {ENOUGH * len(prompts)}" if prompts[1:] else "--prompts FOLDER"
+            raise ConfigError(f"{fault}: {needs}", hint=hint)
         chosen = sample(examples, rollouts // len(prompts[:most]))
         return cls(prompts[:most], chosen, of)
 

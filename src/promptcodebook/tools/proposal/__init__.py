@@ -160,9 +160,10 @@ def propose(
     ]
     summary += _examples(dataset, str(tree.get("base_prompt", "")))
     summary += _choices(seen, scoring, columns)
-    summary += [f"splits  {counts}, {drawn}", f"model   {lm or 'none yet'}"]
+    summary += [f"splits  {counts}, {drawn}", f"model   {lm or 'none yet; e.g. --lm smollm2'}"]
     has = "yours, to beat" if "prompt" in agent.get("init", {}) else ""
-    has += " and to start from" if has and tree["init"]["kind"] == "from_prompt" else ""
+    starts = bool(has) and tree["init"]["kind"] == "from_prompt"
+    has += " and, with our general instincts, to start from" * starts
     summary.append(f"prompt  {has or 'none: pco train --prompt FILE, or TEXT, starts from yours'}")
     judged, validated = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
     if "verdict_examples" in tree or "validation" in tree:

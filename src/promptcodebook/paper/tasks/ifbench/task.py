@@ -45,11 +45,9 @@ class RequestRow(BenchmarkRow):
     def _check(self) -> Self:
         ids, kwargs = self.instruction_id_list, self.kwargs
         if not ids or len(ids) != len(kwargs):
-            raise DataError(
-                f"{len(ids)} constraints in instruction_id_list, {len(kwargs)} in kwargs",
-                hint="list at least one constraint, and an object of arguments for each ({} for "
-                "none)",
-            )
+            message = f"{len(ids)} constraints in instruction_id_list, {len(kwargs)} in kwargs"
+            hint = "list at least one constraint, and an object of arguments for each (or {})"
+            raise DataError(message, hint=hint)
         for one, given in zip(ids, kwargs, strict=True):
             describe(one, given)
         return self
