@@ -114,6 +114,10 @@ def test_a_large_file_is_validated_and_judged_on_a_sample(
     made = settings(tmp_path / "few")
     assert "verdict_examples" not in made and "validation" not in made
     assert "judged" not in result.out
+    partly = rows(90, split=lambda n: "val" if n % 3 else "train")
+    write(tmp_path / "partly.csv", partly)
+    result = propose(tmp_path, "partly", "--yes", name="partly.csv")
+    assert "test, as given, the others drawn from train\n" in result.out
 
 
 def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(

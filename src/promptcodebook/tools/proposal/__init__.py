@@ -150,7 +150,8 @@ def propose(
         "longest": f"the longest of {plural(len(tokens), 'reference')} has about {longest}",
     }
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
-    drawn = "drawn" if "fractions" in data else "as given"
+    own = "as given, the others drawn from train" if seen.split else "drawn"
+    drawn = own if "fractions" in data else "as given"
     summary = [
         f"{source.name}: {shown}",
         *(f"read    {note}" for note in first.notes),
