@@ -23,8 +23,7 @@ Written by `python docs/generate_cli.py` from each command's `--help`.
 
 Results go to stdout, progress and errors to stderr. `--json` prints results and errors as JSON.
 Output to pipes and files is plain text; `NO_COLOR` removes the colours. Exit codes: 0 done, 1
-failed, 2 usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command
-line > `PCO_*` variables > `pco.toml` > preset.
+failed, 2 usage, 3 budget reached (resumable), 130 interrupted (resumable).
 
 `pco --install-completion` sets up completion in bash, zsh, fish or PowerShell. `pco
 --show-completion` prints the script for your shell; `_PCO_COMPLETE=source_zsh pco` prints the zsh
@@ -44,8 +43,8 @@ Variables:
 """
 _SHARED = """## Shared options
 
-Every command takes `--help` and `--json`. Options that several commands share are explained here;
-*training* and *policy* stand for:
+Every command takes `--help` and `--json`. Several commands share the options below. *training*
+and *policy* stand for:
 
 {groups}
 

@@ -12,8 +12,8 @@ from promptcodebook.config.loading import Key, describe, describe_group
 
 _HEAD = """# Settings
 
-Written by `python docs/generate_config.py` from the settings' docstrings. `pco config` prints the
-usual settings, and `pco config --all` prints all settings.
+Written by `python docs/generate_config.py` from the settings' docstrings. `pco config --all`
+prints all settings.
 
 Set a key in `pco.toml`, where a group is a table, or on the command line (`--set key=value`). In
 Python, a key is an argument of `pco.optimize` or part of its `config`. Precedence: command line >
@@ -27,16 +27,14 @@ model = "openai/MODEL"
 ```
 
 "none" means that the key is not set; `--set key=none` removes a value (but "none" is a valid value
-of `encoder.mode` and `explore.policy`). The error for an unknown key suggests the nearest known
-key. The defaults come from the preset `default`; `--preset full` is the whole method; `--preset
-paper` has the paper's values. `config/presets.toml` says where the presets differ and why.
+of `encoder.mode` and `explore.policy`). The defaults come from the preset `default`.
+`config/presets.toml` says where the presets differ and why.
 
-Each line starts with a key and its default. Parentheses contain the paper's symbol, accepted values
-and unit, unless the description names them.
+Parentheses contain the paper's symbol, accepted values and unit, unless the description names them.
 
 ## Usual settings
 
-`pco init` writes these settings into `pco.toml`, in this order. All other settings follow.
+`pco init` writes these settings into `pco.toml`.
 
 """
 _SYMBOLS = {

@@ -16,10 +16,10 @@ _HEAD = """# Rewards
 Written by `python docs/generate_rewards.py`.
 
 In `pco.toml`, write `reward = "exact"` or, with options,
-`reward = { kind = "contains", ignore_case = false }`. In Python, write the same or
+`reward = { kind = "contains", ignore_case = false }`. In Python, pass the same or
 `pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)). Each reward
 ranges from 0 to 1, and its feedback says what was wrong. A reference may list several right
-answers: `["Paris", "City of Paris"]`. For your own reward, write
+answers: `["Paris", "City of Paris"]`. To use your own reward, write
 `reward = "reward.py:reward"` ([how](../how-to/write-a-reward.md)).
 """
 _SHAPES = {**rewards.READY, "judge": rewards.RubricJudge, "sum": rewards.WeightedSum}
@@ -45,7 +45,7 @@ _OPTIONS = {
     },
     "judge": {
         "rubric": "describes what a good answer does (required)",
-        "shots": "puts worked examples first, for a small model",
+        "shots": "puts worked examples first, for small models",
     },
     "sum": {
         "parts": "rewards, each with its options and a `weight` (1.0); "

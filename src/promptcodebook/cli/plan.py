@@ -135,7 +135,7 @@ def _keep_input(folder: Path) -> Path:
 @app.command()
 def config(
     key: str = typer.Argument("", help="A key or a group, such as update or roles.critic.top_p."),
-    every: bool = typer.Option(False, "--all", help="List every setting, not only the usual ones."),
+    every: bool = typer.Option(False, "--all", help="List every setting."),
     as_json: Json = False,
 ) -> None:
     """List the settings of pco.toml and --set: key, default, accepted values and meaning.
@@ -324,7 +324,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 def estimate(wanted: command.TrainOptions, as_json: Json = False) -> None:
     """Estimate calls, tokens and cost (low, expected, high) with a dry run; no model is called.
 
-    An unknown price is shown as unknown, not as 0."""
+    Unknown prices are shown as unknown, not 0."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base)).require_training()
     made = estimate_plan(plan)

@@ -78,12 +78,11 @@ def evaluate(
     Answers recorded during the policy's run are reused, so the same row, split and model give the
     same figure as the verdict. --again asks the model again. Agents that call models themselves are
     always rerun. Decoding is greedy. With --samples N, the reward is the mean of N sampled runs per
-    example (AIME's published metric uses five). A run trained with `samples` is evaluated with the
-    same number. Settings come from the run unless you name a task or pco.toml. Models come from the
-    run unless you name different models. --row evaluates a different row of the run's verdict: a
-    fixed prompt (present, none, concat, best_fixed, best_single), or the right instructions if the
-    task knows them (oracle). To compare later, save the --json output and use pco compare A.json
-    B.json"""
+    example. A run trained with `samples` is evaluated with the same number. Settings come from the
+    run unless you name a task or pco.toml. Models come from the run unless you name others. --row
+    evaluates a different row of the run's verdict: a fixed prompt (present, none, concat,
+    best_fixed, best_single), or the right instructions if the task knows them (oracle). To compare
+    later, save the --json output and use pco compare A.json B.json"""
     sample, own = Sample(split, count, samples), command.own_prompt(prompt, ref)
     if own and ref and (command.toml_path(Path(ref)) or Path()).is_file() and Path(ref).is_dir():
         typed, ref = replace(typed, config=Path(ref)), ""
@@ -418,8 +417,7 @@ def prompt(
     row: str = typer.Option(
         _LEARNED,
         metavar="ROW",
-        help="A row of the verdict: present, none, concat, best_fixed, best_single, untrained, "
-        "learned, or the name of another optimizer, such as gepa.",
+        help="A row of the verdict (see above), or another optimizer's name, such as gepa.",
     ),
     as_json: Json = False,
 ) -> None:

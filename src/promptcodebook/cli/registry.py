@@ -77,11 +77,11 @@ def effect(
 ) -> None:
     """Measure what an instinct adds to the reward, by leaving it out.
 
-    Inputs of the split that are routed to the instinct are answered twice: with the instinct and
-    without it, all else equal. The difference is paired by input and has a 95 % interval. Failed
-    rollouts are counted, but their pairs are left out. The maximum number of calls is printed
-    first. A run stores the replies and the result, and its earlier calls are not paid for again.
-    The result then appears in pco view, pco registry show and the report."""
+    Inputs of the split routed to the instinct are answered twice: with and without it, all else
+    equal. The difference is paired by input and has a 95 % interval. Failed rollouts are counted,
+    but their pairs are left out. The maximum number of calls is printed first. A run stores the
+    replies and the result, and its earlier calls are not paid for again. The result then appears in
+    pco view, pco registry show and the report."""
     subject = Subject.resolve(ref, typed.given("pco registry effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
@@ -121,9 +121,9 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
 def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Show every instinct with its reward, how often it was selected, and its rewrites.
 
-    An instinct's reward is the mean over the test inputs that are routed to it. `pco registry
-    effect` measures the mean without the instinct. For rewritten text, the author and first version
-    are shown."""
+    An instinct's reward is the mean over the test inputs routed to it. `pco registry effect`
+    measures the mean without the instinct. For rewritten text, the author and first version are
+    shown."""
     reference = command.resolved(ref)
     file, best = reference.file, reference.best
     measured, rewrites = rewards_of(runs_dir(), ref, file), _rewrites(ref, file)

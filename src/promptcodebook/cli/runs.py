@@ -256,7 +256,7 @@ def stats(as_json: Json = False) -> None:
 
 @cache.command()
 def clear(yes: Yes = False, as_json: Json = False) -> None:
-    """Delete all cached replies, even those of stopped evaluations. No run needs the cache."""
+    """Delete all cached replies, even those of stopped evaluations."""
     path, unfinished, count = reply_cache_path(), unfinished_folder(), 0
     if path.exists() or unfinished.exists():
         command.confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)

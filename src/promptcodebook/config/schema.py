@@ -168,8 +168,8 @@ class Update(Group):
     epochs: int = Field(default=50, ge=1)
     """Number of training epochs."""
     stop_when_flat: int | None = Field(default=None, ge=1)
-    """Stop after this many batches without progress (a newly solved input, or a mean reward above
-    any earlier stretch that long); none = never."""
+    """Stop after this many batches with no newly solved input and no mean reward above every
+    earlier stretch of that length; none = never."""
     max_gradients: int = Field(default=8, ge=1)
     """Maximum gradients for one rewrite, chosen by a seeded draw."""
     accept: str = "always"
@@ -493,7 +493,7 @@ class Config(Group):
     budget: Budget = Budget()
     user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)
-    """Maximum calls in flight to an endpoint; the actual limit adapts, but never exceeds this."""
+    """Maximum calls in flight to an endpoint; the actual limit adapts."""
     timeout: float = Field(default=120.0, gt=0.0)
     """Maximum seconds for one call."""
     retries: int = Field(default=4, ge=0)

@@ -194,8 +194,7 @@ def rollback(
 ) -> None:
     """Move NAME@REF back to its previous version; repeat to go back further.
 
-    If a canary is under way and you do not give `--to`, the canary ends and the ref does not move.
-    """
+    Without `--to`, a rollback during a canary ends the canary; the ref does not move."""
     with registering.open_registry(who=who) as registry:
         entry = registry.rollback(ref, to, why)
         _show_move(ref, entry, entry.after, as_json)

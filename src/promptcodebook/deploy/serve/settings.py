@@ -56,7 +56,7 @@ class ServeSettings(OptimizerSettings):
     """Indices of instincts that are never explored."""
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
     """Maximum share of counted feedback for any one key, unless another key sends as much. 1 = no
-    limit; then a single key could end a canary."""
+    limit, so a single key could end a canary."""
     slices: tuple[str, ...] = ()
     """Keys in a request's `metadata`; feedback and drift are also shown by their values."""
     window: str = "1d"

@@ -24,7 +24,7 @@ def view(
 
     The first line on stdout is the address. The page opens only on this machine; from other
     machines, use ssh -L 8642:localhost:8642. The viewer never calls a model, writes anything or
-    stops a run. Ctrl-C ends only the viewer."""
+    stops a run."""
     import webbrowser
 
     from promptcodebook.deploy.serve.cli import listen

@@ -288,7 +288,7 @@ def lab_words(measured: Results, test: int | None, kind: str) -> dict[str, str]:
     lab = measured.lab
     return {
         "spec": lab.spec,
-        "weights": f" (file SHA-256 {lab.weights}; another processor gives different results)"
+        "weights": f" (file SHA-256 {lab.weights}; other processors produce different results)"
         if lab.weights
         else "",
         "versions": ", ".join(f"{name} {version}" for name, version in lab.versions.items()),

@@ -193,11 +193,11 @@ def _main_page(measured: common.Results) -> pages.Page:
         result = measured.results.get(f"{task}/floor")
         if result is not None:
             taking = "yes" if _leaves(result) else "no: the interval touches 0"
-            taking = taking if task in BENCHMARKS else "yes, in any case"
+            taking = taking if task in BENCHMARKS else "yes, always"
             floors.append([task, pages.shown(common.score([result["row"]["rewards"]])), taking])
     title = f"Up to {FLOOR} test examples, without optimizing"
     blocks: list[pages.Block] = common.judged_by_words(tasks[1:], spec)
-    head = ["task", "zero-shot (95 %)", "takes part"]
+    head = ["task", "zero-shot (95 %)", "included"]
     blocks.append(pages.PageTable("floor", head, floors, title))
     for kind, (training, _) in _budgets(measured.order).items():
         found = _lines(measured, kind)

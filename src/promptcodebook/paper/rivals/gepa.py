@@ -32,8 +32,8 @@ class GepaSettings(OptimizerSettings):
     longer = "rollouts"
 
     rollouts: int | None = Field(default=None, ge=1)
-    """Number of rollouts after which GEPA stops; none = as many as our training uses, or ten times
-    as many with a budget, which then stops GEPA."""
+    """Number of rollouts after which GEPA stops; none = as many as our training uses; with a
+    budget, ten times as many, so the budget stops GEPA."""
     minibatch: int = Field(default=3, ge=1)
     """Training examples per reflection (as in the GEPA paper)."""
     merges: int = Field(default=5, ge=0)

@@ -31,8 +31,7 @@ def demo(
 
     SmolLM2-135M runs offline in this process. Seven ways to prompt the model are judged on held-out
     messages. An interrupted demo resumes where it left off. If the model is not installed, or with
-    --simulated, the demo uses the simulated model. The simulated demo tests the machinery, not the
-    method."""
+    --simulated, the demo uses the simulated model, which tests the machinery, not the method."""
     if not simulated:
         from promptcodebook.cli.app import COMMAND_GROUP  # which looks for this file
 

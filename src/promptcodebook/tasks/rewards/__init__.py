@@ -290,7 +290,7 @@ class Judgement(ReplyShape):
 
 @dataclass(frozen=True, slots=True)
 class RubricJudge:
-    """A model scores the answer in [0, 1] against your rubric. Raises LMError without a score."""
+    """A model scores the answer against your rubric. Raises LMError if there is no score."""
 
     ask: Ask
     rubric: str

@@ -42,8 +42,8 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Normalised:
-    """Like `exact`, but both texts are normalised first. If nothing is left of the reference, the
-    texts are compared unchanged."""
+    """Like `exact`, but both texts are first normalised (lower case, no punctuation or articles).
+    If that leaves nothing of the reference, the texts are compared unchanged."""
 
     def __call__(self, example: Example, output: str) -> Score:
         return best_of(example, output, self._score, whole=True)
@@ -62,7 +62,7 @@ class Normalised:
 @dataclass(frozen=True, slots=True)
 class Contains:
     """The answer must contain the reference, or a fixed `text`, as whole words: "no" is not in
-    "know", nor "$18" in "$180"."""
+    "know", and "$18" is not in "$180"."""
 
     text: str | None = None
     ignore_case: bool = True
@@ -80,7 +80,7 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The answer must name exactly one label, the reference. It can give the label in whole words,
+    """The answer must name exactly one label, the reference. It can use the label, in whole words,
     or the letter or number next to it. A negated label does not count as named.
 
     `labels` lists all labels. If the input lists options ("A) ..."), they count as labels. With
@@ -130,7 +130,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class TokenF1:
-    """F1 of the multisets of normalised words, in [0, 1]."""
+    """The F1 score of the normalised words. Repeated words count."""
 
     def __call__(self, example: Example, output: str) -> Score:
         return best_of(example, output, self._score)
@@ -322,8 +322,8 @@ def _comparable(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """The answer must match `schema`, which is checked when the reward is built (ConfigError). Its
-    references are never fetched."""
+    """The answer must match `schema`. An invalid schema raises ConfigError when the reward is
+    built. Schema references are never fetched."""
 
     schema: Mapping[str, object]
     fenced: bool = False
