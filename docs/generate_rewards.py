@@ -16,7 +16,7 @@ _HEAD = """# Rewards
 Written by `python docs/generate_rewards.py`.
 
 In `pco.toml`, write `reward = "exact"` or, with options,
-`reward = { kind = "contains", ignore_case = false }`. In Python, pass the same or
+`reward = { kind = "contains", ignore_case = false }`. In Python, pass the same value or
 `pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)). Each reward
 ranges from 0 to 1, and its feedback says what was wrong. A reference may list several right
 answers: `["Paris", "City of Paris"]`. To use your own reward, write

@@ -80,7 +80,7 @@ async def test_a_body_of_100_mb_is_refused_and_not_kept(served: Up) -> None:
     finally:
         tracemalloc.stop()
     assert status_of(answer) == status_of(other) == 413
-    assert b"longer than 1 MiB" in answer
+    assert b"larger than 1 MiB" in answer
     assert peak < 20 * 2**20
 
 

@@ -173,7 +173,7 @@ def test_an_address_in_place_of_a_path_is_refused_and_not_repeated(
     ):
         with monkeypatch.context() as own:
             own.setenv(variable, "https://me:secret@host.example/x")
-            error = pco(*typed, cwd=folder).error(2, f"{variable} holds an address")
+            error = pco(*typed, cwd=folder).error(2, f"{variable} is an address")
         assert f"export {variable}=PATH" in error and "secret" not in error
     assert not (folder / "https:").exists()
 

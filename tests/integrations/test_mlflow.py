@@ -54,4 +54,4 @@ def test_a_service_that_fails_costs_the_run_nothing(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     train(tmp_path, "--set", "validation.every=0")
-    assert caplog.text.count("MLflow gets nothing more from this run") == 1
+    assert caplog.text.count("MLflow logs nothing more from this run") == 1

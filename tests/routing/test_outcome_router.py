@@ -411,7 +411,7 @@ def test_embeddings_are_centred_and_scaled_by_the_training_inputs() -> None:
     assert set(vocabulary.features("my parcel", (6.0, 7.0, 2.0))) == {BUCKETS + i for i in range(3)}
     center = vocabulary.features("my parcel", vocabulary.center)
     assert center == {BUCKETS + i: 0.0 for i in range(3)}, "the middle of all has no direction"
-    with pytest.raises(PolicyError, match="embeddings of 3 numbers, but this") as odd:
+    with pytest.raises(PolicyError, match="embeddings of length 3, but this") as odd:
         vocabulary.features("my parcel", (1.0, 2.0))
     assert odd.value.hint == "set roles.encoder.model to the model that made them"
     kept = unpacked(packed((-1 / 3, 7e4)))

@@ -109,7 +109,7 @@ def test_runs_on_the_same_test_rows_are_counted_and_each_looks_with_a_wider_inte
         assert made is not None and made.earlier == number - 1
         nth = {2: "the 2nd run judged", 3: "the 3rd run judged"}.get(number, "")
         assert nth in made.headline().title and ("judged on" in made.headline().title) == bool(nth)
-        assert ("decided by a wider one" in made.headline().lines["gain"]) == bool(nth)
+        assert ("but a wider one decides" in made.headline().lines["gain"]) == bool(nth)
         assert (f"look {number} at the same test split" in run.verdict) == (number > 1)
         widths.append(float(run.verdict.partition(" % ")[0].rpartition("(")[2]))
     assert widths == [95, 98.75, 99.38]

@@ -119,7 +119,7 @@ def test_nothing_but_the_route_is_another_and_without_a_route_nothing_is_measure
     lm = planted(own)
     found = pco.effect(own, UNUSED, reward=worth, lm=lm)
     assert found.difference is None and found.n == 0 and not found.rewards
-    assert found.sentence == f"None of {len(data().test)} inputs of the test split is routed to it."
+    assert found.sentence == f"None of {len(data().test)} inputs in the test split is routed to it."
     assert {r.role for r in lm.history} == {"encoder"}
 
 

@@ -208,7 +208,7 @@ def test_copies_of_test_inputs_count_once(size: int) -> None:
 def test_few_independent_inputs_make_no_verdict_however_many_copies_there_are() -> None:
     made = conclude(grouped(four(0.1, 0.1, 0.1, 0.9, n=12), 8), JudgingTerms())
     assert made.worth is None
-    assert "at least 20 independent test inputs, and there are 12 among 96." in made.sentence
+    assert "at least 20 independent test inputs, but there are 12 among 96." in made.sentence
 
 
 @pytest.mark.parametrize("n", [1, 8, 19])
@@ -216,7 +216,7 @@ def test_below_twenty_examples_there_are_figures_and_no_verdict(n: int) -> None:
     made = judged(0.0, 0.0, 0.0, 1.0, n=n)
     assert made.worth is None and made.deploy == ""
     assert (
-        f"No verdict: it needs at least 20 independent test inputs, and there are {n}."
+        f"No verdict: it needs at least 20 independent test inputs, but there are {n}."
         in made.sentence
     )
     assert "The learned prompt shows +" in made.sentence

@@ -29,7 +29,7 @@ def path_from(variable: str) -> Path | None:
     chosen = os.environ.get(variable, "")
     if "://" in chosen:
         hint = f"export {variable}=PATH, or unset {variable}"
-        raise ConfigError(f"{variable} holds an address; it must be a path here", hint=hint)
+        raise ConfigError(f"{variable} is an address, but must be a path", hint=hint)
     return Path(chosen).expanduser() if chosen else None
 
 

@@ -114,7 +114,7 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
             db.execute("PRAGMA query_only = ON")
         version = _version(db)
         if version > layout.version:
-            message = f"the {layout.what} {path} has format {version}, which is newer than ours"
+            message = f"the {layout.what} {path} has format {version}, too new for this version"
             raise StoreTooNew(message, hint="pip install -U promptcodebook")
         if not layout.reads(version):
             raise _foreign(path, layout)

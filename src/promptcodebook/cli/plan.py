@@ -36,7 +36,7 @@ from promptcodebook.method.templates import copy_templates
 from promptcodebook.run.decision import verdict_remark
 
 app = command.command_group()
-_TEMPLATES = "Copy the prompt templates around the learned texts for editing."
+_TEMPLATES = "Copy the prompt templates that surround the learned texts, for editing."
 templates = command.command_group(_TEMPLATES)
 app.add_typer(templates, name="templates")
 data = command.command_group("Check a data file before training on it; fetch a benchmark's data.")
@@ -215,7 +215,7 @@ def check(
     messages: str = typer.Option("", help="A column of chat messages."),
     id: str = typer.Option("", help="A column of ids."),
     split: str = typer.Option("", help="A column that names each row's split."),
-    group: str = typer.Option("", help="A column whose equal values mark dependent rows."),
+    group: str = typer.Option("", help="A column that groups dependent rows."),
     form: str = typer.Option("auto", help="A published format, such as squad; '' = none."),
     header: bool = typer.Option(True, help="Whether the first line names the columns."),
     as_json: Json = False,
@@ -288,7 +288,7 @@ class _Examined(command.TrainOptions):
 @app.command()
 @options
 def doctor(wanted: _Examined, as_json: Json = False) -> int:
-    """Check settings, data, reward, every endpoint, prices and disk; exit 1 if something fails.
+    """Check settings, data, reward, every endpoint, prices and disk; exit 1 if anything fails.
 
     The check makes about fifteen short calls to each model."""
     settings, base = wanted.gather()

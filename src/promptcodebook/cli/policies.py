@@ -261,8 +261,8 @@ def explain(
 
     For an example from the run, `pco view` shows what happened in training. Each chosen instinct is
     shown with its measured reward. A learned router adds scores, which rank instincts but are not
-    rewards. An input unlike any training input is marked. For a request to `pco serve`, its prompt
-    is shown; no model is called."""
+    rewards. An input unlike any training input is marked. A `pco serve` request is shown with its
+    prompt; no model is called."""
     if text is None:
         command.require_unused(typed, "on a served request")
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
@@ -359,7 +359,7 @@ def _explained(
         yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
     doubt = "  (the encoder was asked twice)" if route.repaired else ""
     if route.fallback:
-        doubt = "  (the encoder gave no valid route; the best-rated instincts fill it)"
+        doubt = "  (the encoder gave no valid route; the best-rated instincts are used)"
     elif route.fault:
         doubt = f"  ({route.fault})"
     chosen = [

@@ -77,11 +77,11 @@ def effect(
 ) -> None:
     """Measure what an instinct adds to the reward, by leaving it out.
 
-    Inputs of the split routed to the instinct are answered twice: with and without it, all else
-    equal. The difference is paired by input and has a 95 % interval. Failed rollouts are counted,
-    but their pairs are left out. The maximum number of calls is printed first. A run stores the
-    replies and the result, and its earlier calls are not paid for again. The result then appears in
-    pco view, pco registry show and the report."""
+    Inputs in the split that are routed to the instinct are answered twice: with and without it, all
+    else equal. The difference is paired by input and has a 95 % interval. Failed rollouts are
+    counted, but their pairs are left out. The maximum number of calls is printed first. A run
+    stores the replies and the result, so earlier calls are not paid for again. The result then
+    appears in pco view, pco registry show and the report."""
     subject = Subject.resolve(ref, typed.given("pco registry effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
@@ -113,7 +113,7 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
     if made.unrouted:
         lines += [f"could not be routed: {plural(made.unrouted, 'input')}"]
     calls = f"{plural(made.usage.calls, 'call')}, {cost_text(made.usage.cost)}"
-    lines += ["", f"its answers took {calls}; calls made just now, with routing: {paid}"]
+    lines += ["", f"its answers took {calls}; new calls, including routing: {paid}"]
     return printable("\n".join(lines))
 
 
@@ -165,7 +165,7 @@ def _router_text(learned: Ranking, select: int) -> str:
         return f"{source}; calls no model. Picks {select} instincts per input."
     return (
         f"learned from {learned.outcomes} outcomes; calls no model. Picks {learned.least} to "
-        f"{select} instincts per input: as many as raise the score. pco explain shows the scores."
+        f"{select} instincts per input, more only if the score rises. pco explain shows the scores."
     )
 
 
@@ -205,7 +205,7 @@ def log(
     as_json: Json = False,
 ) -> None:
     """For a run, list every rewrite, whether it was kept and why, and the feedback that led to it.
-    For the registry, list every move with its author, time, reason, old and new version."""
+    For the registry, list every move: author, time, reason, and old and new version."""
     if ref is None or "@" in ref:
         show_moves = import_part(COMMAND_GROUP, "registry.log", "the registry", _EXTRA)
         show_moves(ref or "", as_json)

@@ -91,7 +91,7 @@ def rm(
     paths = list(dict.fromkeys(find_run(runs_dir(), ref) for ref in runs))
     for path in paths:
         if (pid := holder(path)) is not None:
-            message = f"process {pid or 'unknown'} is writing the run {path.name}"
+            message = f"process {pid or 'unknown'} is writing to the run {path.name}"
             hint = "wait until it ends" + (f", or stop it: kill -INT {pid}" if pid else "")
             raise RunBusy(f"{message}; nothing was removed", hint=hint)
     names = ", ".join(path.name for path in paths)

@@ -107,7 +107,7 @@ class EncoderSettings(Group):
     mode: Literal["learned", "static", "none"] = "learned"
     """learned = θ is rewritten; static = θ stays unchanged; none = no encoder is called."""
     max_fallback: Unit = 0.2
-    """A rewritten θ is dropped if more than this share of its first routes, at least two, fall
+    """A rewritten θ is dropped if more than this share of its first routes (and at least two) fall
     back; 1 = never."""
     fewer: bool = True
     """Whether E_θ may pick 1 to `select` instincts; false = exactly `select`, as in the paper."""
@@ -168,8 +168,8 @@ class Update(Group):
     epochs: int = Field(default=50, ge=1)
     """Number of training epochs."""
     stop_when_flat: int | None = Field(default=None, ge=1)
-    """Stop after this many batches with no newly solved input and no mean reward above every
-    earlier stretch of that length; none = never."""
+    """Stop after this many batches that solve no new input and have no higher mean reward than an
+    equally long earlier stretch; none = never."""
     max_gradients: int = Field(default=8, ge=1)
     """Maximum gradients for one rewrite, chosen by a seeded draw."""
     accept: str = "always"

@@ -343,8 +343,8 @@ class DataCheck:
         if self.near:
             shown = [f"{leak}, {leak.similarity:.0%}" for leak in self.near[:_SHOWN]]
             lines.append(
-                f"{plural(len(self.near), 'pair')} of near-copies in different splits (shared "
-                f"8-word runs): {'; '.join(shown)}{_more(self.near)}."
+                f"{plural(len(self.near), 'pair')} of near-copies in different splits (% = "
+                f"shared 8-word runs): {'; '.join(shown)}{_more(self.near)}."
             )
         return tuple(lines)
 

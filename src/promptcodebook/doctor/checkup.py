@@ -69,7 +69,7 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[D
                 "task", (*_settled(plan), _data(plan), reward, *await _agent(plan))
             )
             if table := _table(tried.table):
-                yield DiagnosisGroup("what the reward gives, on average", table)
+                yield DiagnosisGroup("average reward by kind of answer", table)
         try:
             specs = specs_of(config)
         except ConfigError as error:
@@ -156,7 +156,7 @@ async def _reward(plan: assembly.Plan) -> tuple[Diagnosis, assembly.RewardTrial]
             f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None
         )
         what = "; ".join((*values, *trial.warnings))
-    again = f"{_data_check(plan)}, and reread the reward"
+    again = f"{_data_check(plan)}, and review the reward"
     level, step = ("warn", again) if trial.warnings else ("ok", "")
     return Diagnosis("reward", level, what, step), trial
 
@@ -302,7 +302,7 @@ async def rehearse(
     trace, counts = rehearsed.trace, rehearsed.counts
     found = [*_forward(trace, plan, tried), *_backward(trace, config)]
     if count := counts.values[Incident.MALFORMED]:
-        what = f"{count} lacked the required form, and were repaired or requested again"
+        what = f"malformed: {count}, each repaired or requested again"
         found.append(Diagnosis("replies", "warn", what, "a more capable model needs fewer calls"))
     if counts.values[Incident.PROMPT_FALLBACKS]:
         what = "its reply was truncated or empty twice; the prompt uses the instincts verbatim"
@@ -342,7 +342,7 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
         what = f"its routes are learned from outcomes, {by}"
         findings.append(Diagnosis("router", "ok", what))
     elif route is not None and route.fallback:
-        what = "no reply held a valid route; the best-rated instincts are used instead"
+        what = "no reply contained a valid route; the best-rated instincts are used instead"
         step = "try a different model: roles.encoder.model"
         findings.append(Diagnosis("encoder", "warn", what, step))
     elif route is not None:
@@ -362,7 +362,7 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
     values = {rollout.reward, *(score and score.value for _, score in tried.scores)}
     if len(tried.scores) > 1 and values == {config.reward_range[0]}:
         what = f"{reward.what}; the reference and nonsense get the lowest reward too"
-        step = f"{_data_check(plan)}, and reread the reward"
+        step = f"{_data_check(plan)}, and review the reward"
         reward = Diagnosis("reward", "warn", what, step)
     return [*findings, Diagnosis("generator", "ok", length), answered, reward]
 

@@ -91,7 +91,7 @@ async def probe(
         if findings[-1].level != "fail":
             what = "the endpoint counts tokens itself"
             if await endpoint.count_tokens("one two three") is None:
-                what = "not offered; lengths are reported prompt tokens or estimates"
+                what = "not offered; lengths come from reported prompt tokens, or are estimated"
             findings.append(Diagnosis("tokenizer", "ok", what))
     return DiagnosisGroup(spec_text, tuple(findings))
 
@@ -210,7 +210,7 @@ async def _length_cap(lm: LM) -> tuple[str, ...]:
     if reply.estimated or tokens <= 8:
         return ("the reply stayed within max_tokens by itself",)
     step = "a token or money budget can be exceeded here; set a budget in calls"
-    return f"ignored: {tokens} tokens came back where 8 were allowed", step
+    return f"ignored: {tokens} tokens were returned where 8 were allowed", step
 
 
 async def _prefix_cache(lm: LM) -> tuple[str, ...]:

@@ -201,7 +201,7 @@ def require_student(student: Any) -> None:
         hint = "pass a dspy.Module; if PCO composed the program, pass its .student"
         raise ConfigError(f"a {kind} cannot be compiled by PCO", hint=hint)
     if not student.predictors():
-        hint = "make them in its __init__, e.g. self.answer = dspy.Predict('question -> answer')"
+        hint = "create them in its __init__, e.g. self.answer = dspy.Predict('question -> answer')"
         raise ConfigError(f"{kind} has no predictors to prompt", hint=hint)
 
 

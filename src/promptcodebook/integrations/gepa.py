@@ -39,8 +39,8 @@ class TaskModel:
         itself."""
         ask = _asking.get()
         if ask is None:
-            message = "a TaskModel was asked outside an evaluation"
-            raise ConfigError(message, hint="ask it in the thread that calls adapter.evaluate")
+            message = "a TaskModel was called outside an evaluation"
+            raise ConfigError(message, hint="call it in the thread that calls adapter.evaluate")
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return ask(list(map(read_message, turns))).text
 

@@ -89,7 +89,7 @@ class Tracker:
             except Exception as error:
                 self._deaf = True
                 message = f"{type(error).__name__}: {error}"
-                _log.warning("MLflow gets nothing more from this run: %s", message)
+                _log.warning("MLflow logs nothing more from this run: %s", message)
 
         if self._thread is not None:
             self._thread.submit(tried)

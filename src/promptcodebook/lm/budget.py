@@ -119,13 +119,13 @@ class PriceTable:
     def require(self, models: Iterable[str]) -> None:
         for model in models:
             if self.price(model) is None:
-                message = f"a money budget needs a price, and none is known for {model!r}"
+                message = f"a money budget needs a price, but none is known for {model!r}"
                 raise errors.ConfigError(message, hint=f"in pco.toml: {price_lines(model)}")
 
 
 def price_lines(model: str) -> str:
     lines = "the lines prompt = ... and completion = ... (USD per million tokens)"
-    return f'[prices."{model}"] and below it {lines}'
+    return f'[prices."{model}"], followed by {lines}'
 
 
 _PER_MESSAGE = 8
@@ -172,7 +172,7 @@ class BudgetGate:
             return
         self.prices.require(models)
         if self.ledger.total.cost is None:
-            message = "a money budget needs prices, and earlier calls of this run have none"
+            message = "a money budget needs prices, but earlier calls of this run have none"
             raise errors.ConfigError(
                 message, hint="set the budget in tokens or calls, or start a new run"
             )
@@ -192,7 +192,7 @@ class BudgetGate:
             raise errors.ConfigError(f"the executor reported the usage {own!r}", hint=hint)
         usage = replace(own, calls=own.calls or int(own.tokens > 0), cost=own.cost or None)
         if self._limits.usd is not None and usage.cost is None:
-            message = "a money budget needs costs, and the executor reports calls without them"
+            message = "a money budget needs costs, but the executor reports calls without them"
             raise errors.ConfigError(
                 message, hint="report them in USD, or set the budget in tokens or calls"
             )

@@ -299,7 +299,7 @@ class Endpoint:
             if len(known) != 1:
                 listed = ", ".join(known[:12]) or "none"
                 message = f"{self._where.base_url} serves {len(known)} models; the spec names none"
-                raise ConfigError(message, hint=f"add #MODEL to the spec; it lists: {listed}")
+                raise ConfigError(message, hint=f"add #MODEL to the spec; models: {listed}")
             self._where = replace(self._where, model=known[0])
         return self._where.model
 

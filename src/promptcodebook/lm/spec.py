@@ -156,7 +156,7 @@ def _parse_url(text: str) -> Spec:
         parts = urlsplit(address)
         _ = parts.port
     except ValueError:
-        message = "cannot read the model's address: host or port is malformed"
+        message = "cannot read the model's address: malformed host or port"
         raise ConfigError(message, hint=f"write {_forms()}") from None
     if parts.query:
         hint = "put keys in PCO_API_KEY, and other body fields in roles.ROLE.extra"

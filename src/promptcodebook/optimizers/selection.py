@@ -97,7 +97,7 @@ class Selection:
         """A Note where a patience that was asked for can never end the run."""
         given = self._settings.patience
         if given is not None and 0 < self.planned <= given:
-            message = f"validation.patience = {given} never stops this run: {self.planned} "
+            message = f"validation.patience = {given} never stops this run: only {self.planned} "
             message += "validations are planned; lower it, or validation.every"
             self._problem.tell(Note(message))
 

@@ -388,9 +388,9 @@ class PolicyFile(_Stored):
         fields = self.beyond_sampling
         if fields and not trusted:
             more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""
-            message = f"the policy {name} sets {', '.join(fields[:5])}{more}: it may only decide "
+            message = f"the policy {name} sets {', '.join(fields[:5])}{more}, but may only decide "
             message += "how replies are sampled"
-            hint = "take that out; or, if you trust its author, --trust (in Python trust=True)"
+            hint = "remove that; or, if you trust its author, --trust (in Python trust=True)"
             raise RunNotTrusted(message, hint=hint)
 
     def settings(

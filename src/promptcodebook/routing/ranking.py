@@ -132,7 +132,7 @@ class Vocabulary:
         if not self.center:
             return found
         if len(vector) != len(self.center):
-            trained = f"the router was trained on embeddings of {len(self.center)} numbers"
+            trained = f"the router was trained on embeddings of length {len(self.center)}"
             hint = "set roles.encoder.model to the model that made them"
             raise PolicyError(f"{trained}, but this model returns {len(vector)}", hint=hint)
         share = math.sqrt(self.words)

@@ -344,7 +344,7 @@ def decide(
     if gain.n < ENOUGH:
         among = f" among {learned.inputs}" if learned.inputs > gain.n else ""
         return (
-            f"No verdict: it needs at least {ENOUGH} independent test inputs, and there are "
+            f"No verdict: it needs at least {ENOUGH} independent test inputs, but there are "
             f"{gain.n}{among}. "
             f"{capital(learned.title)} shows {figures(gain)} over {base.title}, "
             f"{_price(learned, base)}.",

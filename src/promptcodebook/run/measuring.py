@@ -335,7 +335,7 @@ class Distiller:
         if not logged and not self.fresh:
             raise ConfigError(
                 "there are no encoder routes to learn from",
-                hint="ask it for routes on 200 training inputs: --fresh 200, fresh=200 in Python",
+                hint="request them for 200 training inputs: --fresh 200, fresh=200 in Python",
             )
 
     @classmethod

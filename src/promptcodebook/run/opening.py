@@ -222,7 +222,7 @@ class Session:
                 again = "start a new run"  # one that resumes keeps its model
                 if error.kind != errors.ModelNotFound.__name__:
                     again = f"continue with: {self._resume_hint()} (at another address: "
-                    again += f"{self._resume_hint('lm=NEW')}; to change a setting: a new run)"
+                    again += f"{self._resume_hint('lm=NEW')}; to change a setting, start a new run)"
                 error.hint = f"{error.hint}; then {again}"
             detail = f"{type(error).__name__}: {error}"
             self.store.append(Ended("failed", detail, missing, error.hint or ""))

@@ -313,7 +313,7 @@ def sources_of(
     function = None if isinstance(reward, str | Mapping) else reward
     if getattr(function, "__module__", "") == ready_made.__name__:
         called = f"{getattr(function, '__name__', '')}()"
-        message = f"{verb}: the reward is the factory of a ready-made reward"
+        message = f"{verb}: the reward is a factory for a ready-made reward"
         raise errors.ConfigError(message, hint=f"call it: {called}")
     if function is not None:
         check_function(function, ("example", "output"), f"{verb}: the reward")

@@ -92,7 +92,7 @@ def require_slices(known: Iterable[str], among: Sequence[str]) -> None:
     for name in among:
         if name not in names:
             what = f"there is no slice {name!r}{did_you_mean(name, names)}"
-            hint = "name a column of data.slices, or a slice of it such as 'channel = phone'"
+            hint = "name a column in data.slices, or one of its slices, such as 'channel = phone'"
             raise ConfigError(what, hint=hint)
 
 

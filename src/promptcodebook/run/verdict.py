@@ -189,7 +189,7 @@ class Conclusion:
         found = "no clear difference" if plain.over.low <= 0 <= plain.over.high else "a difference"
         return (
             f"Deploy {title}. Without its generator (serve.verbatim = true) it takes "
-            f"{_query(plain)} and earns {number(plain.score.mean)}, {found}: with the generator "
+            f"{_query(plain)} and earns {number(plain.score.mean)}, {found}: the generator adds "
             f"{plain.over.text(signed=True)}."
         )
 
@@ -223,7 +223,7 @@ class Conclusion:
         )
         low = low if low[-5:] != high[-5:] else low.split()[0]
         # A later run on the same rows is decided by a wider interval: the sentence has it.
-        wider = ", decided by a wider one" if self.earlier else ""
+        wider = ", but a wider one decides" if self.earlier else ""
         ends = f"{low} and {high} (95 % interval{wider}, {row.count})."
         return f"{mean} {unit}; very likely between {ends}"
 

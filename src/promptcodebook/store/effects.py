@@ -81,7 +81,7 @@ class Effect:
     @property
     def sentence(self) -> str:
         """The result in one line."""
-        of = f"of {plural(self.examples, 'input')} of the {self.split} split"
+        of = f"of {plural(self.examples, 'input')} in the {self.split} split"
         if not self.rewards:
             return f"None {of} is routed to it."
         if self.difference is None:

@@ -200,7 +200,7 @@ def unpack_event(
     an unknown kind."""
     if kind not in _KINDS:
         raise StoreError(
-            f"the run holds an event of unknown kind {kind!r}",
+            f"the run contains an unknown kind of event: {kind!r}",
             hint="pip install -U promptcodebook (a newer version may have written it)",
         )
 

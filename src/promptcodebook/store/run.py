@@ -265,7 +265,7 @@ class RunStore:
         row = self._reader.row("SELECT TOTAL(seconds) FROM sessions")
         seconds = float(row[0]) if row else 0.0
         if not math.isfinite(seconds):
-            raise StoreError(f"the run {self.path.name} has a damaged duration", hint="pco runs")
+            raise StoreError(f"the stored duration of {self.path.name} is damaged", hint="pco runs")
         return seconds
 
     def flush(self) -> None:

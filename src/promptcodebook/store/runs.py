@@ -293,7 +293,7 @@ def remove_run(path: Path) -> None:
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     if path.is_symlink():  # what lies at its other end may be another run
         raise StoreError(
-            f"{path} is a link to a run, and only runs are removed", hint=f"rm {shell(path)}"
+            f"{path} is a link to a run, but only runs are removed", hint=f"rm {shell(path)}"
         )
     if (path / locks.EFFECTS).is_dir():
         locks.lock_effects(path).release()

@@ -290,7 +290,7 @@ class AgentProgram:
             message = (
                 f"the executor did not return within {error.seconds:g} s (example {example.id})"
             )
-            hint = "find out where it hangs; user_code.seconds limits it, without waits for models"
+            hint = "find out where it hangs; user_code.seconds limits it, excluding model calls"
             raise ExecutorError(message, hint=hint) from None
         except Escape as error:
             raise ExecutorError(

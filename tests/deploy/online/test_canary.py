@@ -382,7 +382,7 @@ async def test_status_says_what_a_ref_did_and_what_drifted(
     assert sum(told["versions"].values()) == 30 and told["drift"] == []
     assert told["canary"]["version"] == trial.new and told["canary"]["action"] == "wait"
     shown = (await asyncio.to_thread(pco, "serve", "status", cwd=tmp_path)).out
-    assert "reward: 0.500 of 30 requests with feedback" in shown and "gain -" in shown
+    assert "reward: 0.500 over 30 requests with feedback" in shown and "gain -" in shown
     assert "feedback on 100.0% against 100.0% of requests" in shown
 
 

@@ -310,7 +310,7 @@ def chained(log: Log, action: str, ref: str, before: str, after: str) -> LogEntr
     ("promote", PRODUCTION, B, A, "did not point to"),
     ("promote", PRODUCTION, "", A, "did not point to"),
     ("promote", "tickets@other", C, A, "did not point to"),
-    ("promote", "", "", A, "does not go with no ref"),
+    ("promote", "", "", A, "does not go with an empty ref"),
     ("attest", PRODUCTION, C, A, "does not go with tickets@production"),
     ("attest", "", "", A, ""),
     ("attest", "", "", f"sha256:{'e' * 64}", "no entry stored"),

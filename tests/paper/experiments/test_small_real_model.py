@@ -167,4 +167,4 @@ def test_the_page_says_whether_the_goals_were_met_by_the_intervals(
     assert "| learned - best_single |" in page and "| oracle - none | +0.750" in page
     assert f"beats best single ({word})" in page
     assert "Verdicts: So (3)." in page
-    assert f"{'88' if learned == 70 else '24'} %" in page.partition("Share of the right")[2]
+    assert f"{'88' if learned == 70 else '24'} %" in page.partition("`learned` earns ")[2]

@@ -223,7 +223,7 @@ def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
     results = {name: listed[name].measure(lab) for name in names}
     assert [*results["sim/bare/1"]] == ["sound", "phi-fixed"]
     page = markdown(Page("x", what_learns.simulated_blocks(Results(order, lab, results, {}))))
-    assert "**Simulated.** Each of 1 worlds" in page
+    assert "**Simulated.** Each of the 1 worlds" in page
     assert page.count("| late-8 |") == 3
 
 

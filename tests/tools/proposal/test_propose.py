@@ -216,7 +216,7 @@ def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "mine.csv", rows(80, label=lambda n: KINDS[n % 3], why="so it is"))
-    propose(tmp_path).error(2, "there is no terminal to confirm it", "--yes")
+    propose(tmp_path).error(2, "cannot be confirmed without a terminal", "--yes")
     propose(tmp_path, "--yes", "--target", "lable").error(2, "did you mean 'label'")
     propose(tmp_path, "--yes", "--reward", "f2").error(2, "unknown kind 'f2'", "kinds: ")
     assert not (tmp_path / "pco.toml").exists()

@@ -127,7 +127,7 @@ class HazardJudge:
 
         def unknown(reply: HazardsReply) -> str | None:
             codes = [claim.hazard for claim in reply.findings if claim.hazard not in hazards()]
-            return f"hazard: {codes[0]!r} is none of {', '.join(hazards())}" if codes else None
+            return f"hazard: {codes[0]!r} is not one of {', '.join(hazards())}" if codes else None
 
         messages = self._template.fill(values)
         request = Request(role="judge", messages=messages, schema=hazards_schema(), greedy=True)

@@ -154,7 +154,7 @@ class Callers:
             text = "the key is missing or wrong: Authorization: Bearer KEY"
             raise Refusal(text, status=401, kind="invalid_api_key")
         if not names_this_machine(f"//{headers.get('host', '')}"):
-            text = "without a key this server answers only localhost"
+            text = "without a key, this server accepts only requests to localhost"
             raise Refusal(text, status=403, kind="forbidden")
         # A browser sets both itself, whatever a page says; other programs leave them out.
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
@@ -269,7 +269,7 @@ class BodyReader:
             raise Refusal("the body must be sent as Content-Type: application/json", status=415)
         if headers.get("content-encoding", "identity") != "identity":
             raise Refusal("the body must not be compressed", status=415)
-        too_long = Refusal(f"the body is longer than {self._most / 2**20:g} MiB", status=413)
+        too_long = Refusal(f"the body is larger than {self._most / 2**20:g} MiB", status=413)
         if int(headers.get("content-length", "0")) > self._most:
             raise too_long
         data, held = bytearray(), 0
@@ -282,7 +282,7 @@ class BodyReader:
                             raise too_long
                         more = max(0, len(data) - _SHORT_BODY) - held
                         if more and not self._room.take(caller, more):
-                            raise _busy("too many long bodies are being received")
+                            raise _busy("too many large bodies are being received")
                         held += more
             except TimeoutError:
                 text = f"the body did not arrive within {self._wait_s:g} s"
@@ -548,8 +548,8 @@ class Admission:
     def place(self, visit: RequestContext) -> Generator[None]:
         """Room for a completion. Raises Refusal when there is none, or none for this caller."""
         if not self._places.take(visit.caller):
-            others = "; the places left are reserved for other keys" if self._places.free else ""
-            message = f"{self.in_flight} completions are under way, and no more may wait{others}"
+            others = "; remaining places are reserved for other keys" if self._places.free else ""
+            message = f"{self.in_flight} completions are under way, and no more can wait{others}"
             raise _busy(message)
         try:
             yield

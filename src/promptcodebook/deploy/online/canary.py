@@ -67,4 +67,4 @@ def said_of(decision: Decision) -> str:
     """The means of both arms, and their shares of requests with feedback, in words."""
     (ours, theirs), (n, m) = map(number, decision.means), decision.rewards
     answered = " against ".join(f"{each:.1%}" for each in decision.answered)
-    return f"reward {ours} of {n} against {theirs} of {m}, feedback on {answered} of requests"
+    return f"reward {ours} (n = {n}) against {theirs} (n = {m}), feedback on {answered} of requests"

@@ -152,7 +152,7 @@ def decide(
     if not -1 < margin < 1:
         raise ConfigError(
             f"the margin {margin:g} is not between -1 and 1",
-            hint="--margin 0.02, or --margin -0.02 for 'not worse than by 0.02'",
+            hint="--margin 0.02, or --margin -0.02 for 'at most 0.02 worse'",
         )
     low, high, factor = contrast(canary, control, REWARD_ALPHA)
     harm = {name: difference(a, b, 2 * GUARD_ALPHA)[0] for name, (a, b) in guards.items()}

@@ -89,8 +89,8 @@ def feedback(
     kept = {name: became[name] for name in ("unknown", "erased", "conflict", "full")}
     kept = {"kept": became["kept"] + became["again"], **kept}
     text = f"kept {plural(kept['kept'], 'row')}; not kept: {kept['unknown']} for unknown requests, "
-    text += f"{kept['erased']} for erased requests, {kept['conflict']} whose key came with "
-    text += f"different content before, {kept['full']} for requests with no room for more"
+    text += f"{kept['erased']} for erased requests, {kept['conflict']} whose key was already "
+    text += f"used with different content, {kept['full']} for requests with no room for more"
     command.show(lambda: kept, lambda: text, as_json=as_json)
 
 

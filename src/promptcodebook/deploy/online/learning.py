@@ -91,14 +91,14 @@ class Worth:
         if not self.known:
             return (
                 f"not enough logged to say what it is worth: {self.differing} of {held} get new "
-                f"routes, which {tried} were served ({FEWEST} are needed); "
+                f"routes, served to only {tried} ({FEWEST} are needed); "
                 "pco serve --explore 0.1 tries more routes"
             )
         doubt = f"; that is a gain {unless(self.factor, 'some routes')}" * (self.gain.low > 0)
         return (
             f"it earns {self.new.text()}, today's version {self.today.text()}: "
             f"{self.gain.text(signed=True)} on {held} ({self.differing} get different routes, "
-            f"which {tried} were served){doubt}"
+            f"served to {tried}){doubt}"
         )
 
 
@@ -176,7 +176,7 @@ def read_training(
             text = f"the training data of the run {header.id} does not match this policy's router"
             raise DataError(text, hint="restore it, or name the run that made it: --run RUN")
         if today.center:
-            assert embed is not None, "who embeds must be given"
+            assert embed is not None, "an embedder must be given"
             vectors = dict(zip(inputs, embed(examples), strict=True))
         model = OutcomeModel(inputs, vectors, today.words)
         center = model.vocabulary.center

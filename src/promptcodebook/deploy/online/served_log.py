@@ -486,7 +486,7 @@ def _judged(
 REFUSED: Mapping[FeedbackStatus, tuple[str, str, int]] = {
     "unknown": ("request_id", "the id of a request that is on record here", 404),
     "erased": ("request_id", "the id of a request that has not been erased", 410),
-    "conflict": ("key", "new for each request: this key already came with different content", 409),
+    "conflict": ("key", "new for each request: this key was used before with other content", 409),
     "full": ("request_id", "the id of a request with room for more feedback", 413),
 }
 """The field at fault, what it must be, and the HTTP status."""

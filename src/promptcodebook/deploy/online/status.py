@@ -207,10 +207,10 @@ def facts(status: Status) -> list[tuple[str, str]]:
         ("requests", f"{status.requests}, {status.failed} failed"),
         (
             "reward",
-            f"{number(status.reward)} of {plural(status.feedback, 'request')} with feedback",
+            f"{number(status.reward)} over {plural(status.feedback, 'request')} with feedback",
         ),
         *(
-            (f"reward for {name}", f"{number(mean)} of {plural(count, 'request')}")
+            (f"reward for {name}", f"{number(mean)} over {plural(count, 'request')}")
             for name, (count, mean) in status.slices.items()
         ),
         ("instincts used", shares or "none"),

@@ -215,8 +215,8 @@ def import_file(
         raise ConfigError(message, hint="pco registry export -o FILE") from error
     with registering.open_registry(who=who) as registry:
         taken = registering.import_lines(registry, io.BytesIO(data))
-    entries = plural(taken.entries, "entry", "entries")
-    text = f"new: {plural(taken.versions, 'version')} and {entries} of the log"
+    entries = plural(taken.entries, "log entry", "log entries")
+    text = f"new: {plural(taken.versions, 'version')} and {entries}"
     command.show(lambda: asdict(taken), lambda: text, as_json=as_json)
 
 
@@ -300,11 +300,11 @@ def audit(
 ) -> None:
     """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is rated high.
 
-    The rules look for instructions against the user, operator or evaluator, and for personal data,
-    secrets, addresses and copies of training data. They also find hidden or look-alike letters,
-    encoded text, role markers and unreadable text. The judge's model is asked about hazards;
-    without its answers, no audit passes. The report lists what was not checked. For a version in
-    the registry, the report goes into the log and decides whether `promote` accepts the version."""
+    The rules look for instructions directed against the user, operator or evaluator, and for
+    personal data, secrets, addresses and copies of training data. They also find hidden or
+    look-alike letters, encoded text, role markers and unreadable text. The judge's model is asked
+    about hazards; without its answers, no audit passes. The report lists what was not checked. For
+    a registry version, the report goes into the log and decides whether `promote` accepts it."""
     reference = command.resolved(ref, trust=typed.trust)
     training, why = _training(reference, typed)
     judging = None if rules_only else _judging(reference, typed)

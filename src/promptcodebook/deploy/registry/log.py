@@ -150,7 +150,7 @@ class Log:
 
     def _check_move(self, entry: LogEntry) -> None:
         if (entry.action == "attest") != (entry.ref == ""):
-            raise Broken(f"{entry.action!r} does not go with {entry.ref or 'no ref'}")
+            raise Broken(f"{entry.action!r} does not go with {entry.ref or 'an empty ref'}")
         if entry.before != (self.at(entry.ref) or ""):
             raise Broken(f"{entry.ref} did not point to the version that it names")
         if entry.after == entry.before:

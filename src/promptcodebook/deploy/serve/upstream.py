@@ -303,7 +303,7 @@ class Upstream:
             search.sent = sent
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
-            raise Refusal("the body has a value that JSON lacks, or is nested too deeply") from None
+            raise Refusal("the body has a value invalid in JSON, or is nested too deeply") from None
 
     async def ask(self, data: bytes, usage: Usage = "ignored") -> UpstreamAnswer:
         """The reply, to be closed. Raises Refusal where there is none or our key was refused."""
@@ -330,7 +330,7 @@ class Upstream:
         body = self._scrub(whole, status)
         wrong_key = status == 400 and read_error_body(body).code == BAD_KEY
         if wrong_key or status in _OURS or 300 <= status < 400:
-            _log.error("the model's server answers with status %d", status)
+            _log.error("the model's server answered with status %d", status)
             text = "the model refused this server"
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
         return UpstreamAnswer(status, kind, headers, body)

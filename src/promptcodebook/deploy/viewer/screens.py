@@ -159,7 +159,7 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
     ]
     if not steps and not tests:
         return missing(
-            f"No example {name} was run.", f"pco runs show {shell(look.context.header.id)}"
+            f"Example {name} was not run.", f"pco runs show {shell(look.context.header.id)}"
         )
     own = [*steps.values(), *(rollout.example_id for _, rollout in tests)][0]
     if at == TEST or not steps:

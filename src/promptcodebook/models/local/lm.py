@@ -143,7 +143,7 @@ def job_of(request: Request) -> Job:
     schema = None if request.schema is None else request.schema.body
     for part in (part for message in request.messages for part in message.media):
         raise RequestRefused(
-            f"a local model reads only text, and a message has a part of type {part['type']!r}",
+            f"a local model reads only text, but a message has a part of type {part['type']!r}",
             hint=f"set roles.{request.role}.model to a model that reads such parts",
             role=request.role,
             model=request.model,

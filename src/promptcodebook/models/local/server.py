@@ -313,7 +313,7 @@ class LocalServer:
             self._tokens.labels(kind)
         gauge, load = self._metrics.gauge, lambda: self._engine.load if self._engine else Load()
         gauge("pco_running", "Completions being generated now.", lambda: load().running)
-        gauge("pco_waiting", "Completions waiting for a place.", lambda: load().waiting)
+        gauge("pco_waiting", "Completions waiting for a slot.", lambda: load().waiting)
         self._gate = _Gate(self._application(), Callers((terms.key,)), self._metrics)
 
     def _application(self) -> FastAPI:
@@ -341,7 +341,7 @@ class LocalServer:
             redoc_url=None,
             redirect_slashes=False,
             telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
-            responses={"default": {"model": Error, "description": "It says what is wrong."}},
+            responses={"default": {"model": Error, "description": "What is wrong."}},
             exception_handlers=dict.fromkeys(_ANSWERED, _answer_error),
         )
         app.router.route_class = BoundedRoute

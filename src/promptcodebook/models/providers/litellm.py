@@ -34,7 +34,7 @@ class LiteLLM(library.ProviderLibrary):
         except importlib.metadata.PackageNotFoundError:
             version = ""
         if version in _MALICIOUS:
-            hint = "pip install -U 'promptcodebook[litellm]', and change the keys it could read"
+            hint = "pip install -U 'promptcodebook[litellm]', and replace the keys it could read"
             message = f"litellm {version} is a compromised release and is not imported"
             raise ConfigError(message, hint=hint)
         super().__init__(spec, access, timeout)

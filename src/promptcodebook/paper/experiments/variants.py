@@ -371,7 +371,7 @@ def _prompts(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
             lines.append(f"- reward: {reward}")
             blocks += [f"## {markdown(each['example'])}", "\n".join(lines), fenced(each["prompt"])]
         if run["rows"] and not run["prompts"]:
-            blocks.append("The task's data are private, so no prompt is shown.")
+            blocks.append("The task's data is private, so no prompt is shown.")
     return blocks
 
 

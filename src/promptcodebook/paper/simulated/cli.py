@@ -29,7 +29,7 @@ def demo(
 ) -> int | None:
     """Learn which instruction suits which message, on a small real model, in minutes.
 
-    SmolLM2-135M runs offline in this process. Seven ways to prompt the model are judged on held-out
+    SmolLM2-135M runs offline, in-process. Seven ways to prompt the model are judged on held-out
     messages. An interrupted demo resumes where it left off. If the model is not installed, or with
     --simulated, the demo uses the simulated model, which tests the machinery, not the method."""
     if not simulated:

@@ -80,7 +80,7 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The answer must name exactly one label, the reference. It can use the label, in whole words,
+    """The answer must name exactly one label, the reference. It can give the label, as whole words,
     or the letter or number next to it. A negated label does not count as named.
 
     `labels` lists all labels. If the input lists options ("A) ..."), they count as labels. With

@@ -83,7 +83,7 @@ class HeadroomResult:
     def sentence(self) -> str:
         model = "On the simulated model: " if self.simulated else ""
         prompts = plural(self.headroom.prompts, "prompt")
-        on = f"From {self.rollouts} rollouts: {plural(self.inputs, 'input')} under {prompts}."
+        on = f"From {self.rollouts} rollouts ({plural(self.inputs, 'input')}, {prompts})."
         return f"{model}{self.headroom.sentence} {on}"
 
 
@@ -100,8 +100,8 @@ def headroom(
     """Measure how much one better prompt, or a router, could gain on held-out inputs.
 
     Each input is answered with the current prompt and with each single instinct of the initial
-    codebook. --budget limits all calls. Without --budget, --rollouts limits the calls if their
-    number per answer is known. To resume, rerun the command; finished calls are not repeated."""
+    codebook. --budget limits all calls. Without it, --rollouts limits them if their number per
+    answer is known. To resume, rerun the command; finished calls are not repeated."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base))
     plan.task.require()

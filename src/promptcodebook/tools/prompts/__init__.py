@@ -142,7 +142,7 @@ def _one_text(candidate: Any, path: Path, component: str) -> str:
     if len(texts) > 1:
         names = ", ".join(sorted(texts))
         what = f"a candidate in {path} has {plural(len(texts), 'text')}: {names}"
-        hint = f"a codebook takes one text per prompt; choose it, as in {path}#{sorted(texts)[0]}"
+        hint = f"a codebook takes one text per prompt; choose one, as in {path}#{sorted(texts)[0]}"
         raise ConfigError(what, hint=hint)
     raise _refusal(path, "a candidate is not a text")
 

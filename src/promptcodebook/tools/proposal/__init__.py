@@ -440,7 +440,7 @@ def _ask(what: str, guess: Choice, flag: str = "", *, yes: bool) -> str:
         return guess.name
     name = guess.name or "none"
     if not sys.stdin.isatty():
-        message = f"{what}, is probably {name!r}, but there is no terminal to confirm it"
+        message = f"{what}, is probably {name!r}, but cannot be confirmed without a terminal"
         raise ConfigError(message, hint="add --yes, or --input, --target and --reward")
     with contextlib.redirect_stdout(sys.stderr):  # the question must not end up in a result
         return typer.prompt(what[:1].upper() + what[1:], default=name)
