@@ -241,7 +241,7 @@ def test_a_program_without_a_policy_says_what_to_do(
     with pytest.raises(PolicyError, match="no policy yet"):
         program(question=QUESTION)
     TwoSteps().save(tmp_path / "bare.json")
-    with pytest.raises(PolicyError, match="contains no policy of promptcodebook"):
+    with pytest.raises(PolicyError, match="contains no promptcodebook policy"):
         program.load(tmp_path / "bare.json")
     compiled.save(tmp_path / "program.json")
     with pytest.raises(ConfigError, match="names no model to route and compose with"):

@@ -659,7 +659,7 @@ def test_the_gain_that_a_test_split_can_show_is_shown_in_four_of_five_cases(size
 def test_a_cheaper_form_of_what_is_worth_deploying_is_named_with_what_it_earns() -> None:
     entries = four(0.4, 0.4, 0.4, 0.9)
     learned = entries[-1].evaluation
-    for less, told in ((0.0, "no clear difference: with"), (0.1, "a difference: with")):
+    for less, told in ((0.0, "no clear difference: the"), (0.1, "a difference: the")):
         rollouts = [replace(r, reward=(r.reward or 0.0) - less) for r in learned.rollouts]
         plain = replace(learned, name="verbatim", rollouts=tuple(rollouts))
         source = RowSource("the learned prompt without its generator", plain, reference=True)

@@ -509,7 +509,7 @@ def test_a_damaged_event_says_where() -> None:
         unpack_event("ended", pack({"reason": "tired", "detail": ""}))
     with pytest.raises(StoreError, match="damaged"):
         unpack_event("ended", b"not compressed")
-    with pytest.raises(StoreError, match="unknown kind 'danced'"):
+    with pytest.raises(StoreError, match="unknown kind of event: 'danced'"):
         unpack_event("danced", pack({}))
 
 

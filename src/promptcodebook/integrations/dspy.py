@@ -109,7 +109,7 @@ class ComposedProgram(_dspy.Module):
             text = json.dumps(state[_STATE]["policy"])
         except (KeyError, TypeError):
             hint = "load a program that PCO compiled, or load this one into the bare student"
-            message = "the saved program contains no policy of promptcodebook"
+            message = "the saved program contains no promptcodebook policy"
             raise PolicyError(message, hint=hint) from None
         file = parse_policy_file(text, "the policy in the saved program")
         file.require_trust("of the saved program", trusted=self._trust)

@@ -441,7 +441,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     elif status == 413:
         hint = "the request is too large for this server"
     elif status in (404, 405):
-        hint = "end the address where the API begins, often at /v1"
+        hint = "the address must end at the API root, usually /v1"
     else:
         hint = f"{where.doctor} shows what this endpoint accepts"
     error = kind(what, hint=hint, model=where.model)

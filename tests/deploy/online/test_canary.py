@@ -92,7 +92,7 @@ async def test_a_better_canary_is_promoted_and_the_log_says_by_how_much(tmp_path
         assert set(figures["harm"]) == {"failed", "seconds", "tokens"}
         assert figures["answered"][0] > 0.8 and figures["factor"] > 1
         assert "feedback on 100.0% against 100.0% of requests" in last.why
-        assert "reward 1.000 of" in last.why
+        assert "reward 1.000 (n = " in last.why
         while (await trial.ready("no canary"))["version"] != trial.new:
             pass
         assert {(await trial.prompted())[1] for _ in range(8)} == {trial.new}

@@ -122,7 +122,7 @@ def test_a_faulty_line_is_named(corpus: Path, row: str, message: str) -> None:
 @pytest.mark.parametrize(("path", "text", "message"), [
     ("corpus.jsonl", "", "no page"),
     ("corpus.jsonl", "\n \n", "no page"),
-    ("corpus.jsonl", '{"title": "!", "sentences": ["?"]}', "no word"),
+    ("corpus.jsonl", '{"title": "!", "sentences": ["?"]}', "no searchable words"),
     ("corpus.jsonl", None, "corpus"),
     ("nowhere/corpus.jsonl", None, "corpus"),
 ])  # fmt: skip

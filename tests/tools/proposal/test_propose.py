@@ -400,7 +400,7 @@ def test_doctor_shows_what_the_reward_gives_right_and_wrong_answers(tmp_path: Pa
 
     def table(*typed: str) -> dict[str, str]:
         sections = pco("doctor", "--json", *typed, cwd=tmp_path).json["sections"]
-        (found,) = (s["findings"] for s in sections if s["title"].startswith("what the reward"))
+        (found,) = (s["findings"] for s in sections if s["title"].startswith("average reward"))
         return {each["name"]: each["what"] for each in found}
 
     assert propose(tmp_path, "--yes").code == 0

@@ -274,7 +274,7 @@ def join_cluster(address: str, width: int) -> Any:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     ray = import_extra("ray", "answering rows on a cluster", "ray")
     if address == LOCAL and tuple(map(int, ray.__version__.split(".")[:2])) < _LEAST_RAY:
-        message = f"ray {ray.__version__} is older than 2.60, the first version tested with "
+        message = f"ray {ray.__version__} is older than 2.60, the oldest that we tested with "
         message += "authentication tokens"
         raise ConfigError(message, hint="pip install 'ray>=2.60'")
     with socket.socket() as taken:

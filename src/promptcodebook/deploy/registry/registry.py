@@ -99,7 +99,7 @@ def _audited(
             found += more if worst.source == "judge" else f" ({worst.reason}){more}"
             hint = f"{audit} shows what was found; --override REASON moves it anyway"
             if worst.source == "judge":
-                hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
+                hint = f"if {report.judge} is too weak to judge, record that: --override "
                 hint += "REASON; an audit by another model does not undo this one"
             message = f"{short} failed its audit{judge}: {found}; {stays}"
             raise errors.PromotionRefused(message, hint=hint)

@@ -303,7 +303,7 @@ class Upstream:
             search.sent = sent
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
-            raise Refusal("the body has a value invalid in JSON, or is nested too deeply") from None
+            raise Refusal("the body is not valid JSON, or is nested too deeply") from None
 
     async def ask(self, data: bytes, usage: Usage = "ignored") -> UpstreamAnswer:
         """The reply, to be closed. Raises Refusal where there is none or our key was refused."""

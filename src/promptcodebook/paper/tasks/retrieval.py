@@ -213,7 +213,7 @@ def build_index(corpus: Path) -> Index:
     with file:
         tokens = _words_of(stemmer, passages(), ids=True)
     if not tokens.vocab:
-        message = f"the corpus {corpus} contains no word to search for"
+        message = f"the corpus {corpus} contains no searchable words"
         raise DataError(message, hint="pages must contain letters or digits")
     bm25 = bm25s.BM25(k1=_SETTINGS["k1"], b=_SETTINGS["b"])
     bm25.index(tokens, create_empty_token=False, show_progress=False)
