@@ -179,9 +179,8 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _foreign(path: Path, layout: Layout) -> StoreError:
-    return StoreError(
-        f"{path} is not a promptcodebook {layout.what}", hint=f"move {path} out of the way"
-    )
+    message = f"{path} is not a promptcodebook {layout.what}"
+    return StoreError(message, hint=f"move {path} out of the way")
 
 
 def roll_back(db: sqlite3.Connection) -> None:
@@ -425,26 +424,20 @@ def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = ""
         message = f"the disk refused a write to the {what} {path}: {error}"
         return DiskFull(message, hint=full_hint or free)
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-        return StoreError(
-            f"the {what} {path} was locked by another process for {_BUSY_S:.0f} s",
-            hint="wait for the other process to end, then rerun the command",
-        )
+        message = f"the {what} {path} was locked by another process for {_BUSY_S:.0f} s"
+        return StoreError(message, hint="wait until it ends, then rerun the command")
     slow = "it takes far longer to read than any file that promptcodebook writes"
-    return StoreError(
-        f"the {what} {path} cannot be used: "
-        f"{slow if primary == sqlite3.SQLITE_INTERRUPT else error}",
-        hint=f"move {path} out of the way (it may be damaged)",
-    )
+    why = slow if primary == sqlite3.SQLITE_INTERRUPT else error
+    message = f"the {what} {path} cannot be used: {why}"
+    return StoreError(message, hint=f"move {path} out of the way (it may be damaged)")
 
 
 def store_os_error(error: OSError, path: Path) -> StoreError:
     """What the system said about a file or folder, as one of our errors."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     kind = DiskFull if full else StoreError
-    return kind(
-        f"{path} cannot be written: {error.strerror}",
-        hint=f"free space on the disk of {path}" if full else f"check write access to {path}",
-    )
+    hint = f"free space on the disk of {path}" if full else f"check write access to {path}"
+    return kind(f"{path} cannot be written: {error.strerror}", hint=hint)
 
 
 @contextlib.contextmanager

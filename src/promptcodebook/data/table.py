@@ -92,9 +92,8 @@ def check_header(names: Iterable[object], where: str) -> tuple[str, ...]:
         position = header.index("") + 1
         raise row_fault(where, f"column {position} has no name", "name it in the first line")
     if twice := [repr(name) for name, count in Counter(header).items() if count > 1]:
-        raise row_fault(
-            where, f"duplicate columns: {', '.join(twice)}", "rename or delete one of each"
-        )
+        what = f"duplicate columns: {', '.join(twice)}"
+        raise row_fault(where, what, "rename or delete one of each")
     return header
 
 

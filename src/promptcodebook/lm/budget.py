@@ -173,9 +173,8 @@ class BudgetGate:
         self.prices.require(models)
         if self.ledger.total.cost is None:
             message = "a money budget needs prices, but earlier calls of this run have none"
-            raise errors.ConfigError(
-                message, hint="set the budget in tokens or calls, or start a new run"
-            )
+            hint = "set the budget in tokens or calls, or start a new run"
+            raise errors.ConfigError(message, hint=hint)
 
     def stop(self, reason: errors.Stop) -> None:
         """No new call starts from now on. Calls in flight finish."""
@@ -193,9 +192,8 @@ class BudgetGate:
         usage = replace(own, calls=own.calls or int(own.tokens > 0), cost=own.cost or None)
         if self._limits.usd is not None and usage.cost is None:
             message = "a money budget needs costs, but the executor reports calls without them"
-            raise errors.ConfigError(
-                message, hint="report them in USD, or set the budget in tokens or calls"
-            )
+            hint = "report them in USD, or set the budget in tokens or calls"
+            raise errors.ConfigError(message, hint=hint)
         self.ledger.end(self.ledger.begin("executor", usage), usage)
         if not self._in_flight and (passed := self._limit_passed(Usage())):
             self._end(passed)
@@ -226,11 +224,8 @@ class BudgetGate:
         """The most that an attempt at this request can cost."""
         limits, cap = self._limits, request.sampling.max_tokens
         if cap is None and (limits.tokens is not None or limits.usd is not None):
-            message = f"role {request.role} has no length cap"
-            hint = f"set roles.{request.role}.max_tokens in pco.toml"
-            raise errors.ConfigError(
-                f"{message}, so no token or money budget can be enforced", hint=hint
-            )
+            what = f"role {request.role} has no length cap, so no token or money budget can be kept"
+            raise errors.ConfigError(what, hint=f"set roles.{request.role}.max_tokens in pco.toml")
         if limits.usd is not None:
             self.prices.require([request.model])
         prompt = prompt_bound(request)

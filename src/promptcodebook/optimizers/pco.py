@@ -104,10 +104,8 @@ def build_learner(assembled: Assembled) -> Learner:
     config, models = assembled.config, assembled.models
     blind = not config.learns_routes and config.encoder.mode == "none"
     if blind and config.explore.policy == "none":
-        raise ConfigError(
-            "encoder.mode = 'none' leaves only exploration, and explore.policy = 'none' forbids it",
-            hint="change one of them",
-        )
+        what = "encoder.mode = 'none' leaves only exploration, and explore.policy is 'none'"
+        raise ConfigError(what, hint="change one of them")
     train, trial = assembled.dataset.train, assembled.trial()
     composer = assembled.composer(assembled.plan.prompt_stages)
     router = make_router(config, train, composer, models.lm)

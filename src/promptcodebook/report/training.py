@@ -47,8 +47,7 @@ class CurvesSection(ReportSection):
                 self._add_spend(step.index + 1, "training", usages)
             case Validated(step, scope, evaluation):
                 if evaluation.rewards:
-                    context = self.context
-                    of = mean_interval(evaluation.rewards, context.reward_range)
+                    of = mean_interval(evaluation.rewards, self.context.reward_range)
                     self._bands[scope].append((step + 1, of.low, of.high))
                 self._add_spend(len(self._points["ε"]), "validation", [evaluation.usage])
             case _:

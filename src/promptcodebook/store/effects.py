@@ -251,10 +251,9 @@ def read_effects(run: Path) -> list[Effect]:
             rows = reader.rows("SELECT effect FROM effects ORDER BY id")
             return [_adapter().validate_python(unpack(blob)) for (blob,) in rows]
     except ValidationError as error:
-        raise StoreError(
-            f"cannot read a stored effect in {path}: {error}",
-            hint=f"move {path.parent} elsewhere; its contents will be measured again",
-        ) from error
+        message = f"cannot read a stored effect in {path}: {error}"
+        hint = f"move {path.parent} elsewhere; its contents will be measured again"
+        raise StoreError(message, hint=hint) from error
 
 
 @cache

@@ -199,10 +199,8 @@ def unpack_event(
     Without `texts` traces keep their figures alone. Raises StoreError for one that is damaged or of
     an unknown kind."""
     if kind not in _KINDS:
-        raise StoreError(
-            f"the run contains an unknown kind of event: {kind!r}",
-            hint="pip install -U promptcodebook (a newer version may have written it)",
-        )
+        hint = "pip install -U promptcodebook (a newer version may have written it)"
+        raise StoreError(f"the run contains an unknown kind of event: {kind!r}", hint=hint)
 
     def build(tree: Any) -> Event:
         if kind == "stepped":

@@ -107,10 +107,8 @@ class Header:
             _ = header.settings, header.simulated  # what is read of them everywhere can be read
             return header
         except (AttributeError, TypeError, ValueError, RecursionError):  # ValidationError is one
-            raise StoreError(
-                "the run's header is damaged",
-                hint="restore the run's folder from a backup, or start a new run",
-            ) from None
+            hint = "restore the run's folder from a backup, or start a new run"
+            raise StoreError("the run's header is damaged", hint=hint) from None
 
 
 @cache  # building one takes milliseconds, and a folder may hold a thousand runs
@@ -160,22 +158,19 @@ def check_resumable(
     data_files: str = "",
 ) -> None:
     """Each pair is (then, now). Raises RunChanged naming the keys, or the splits and files."""
+    hint = f"restore what changed to resume {run}, or leave out --resume to start a new run"
     changed = differences(*config)
     if changed:
         shown = "; ".join(str(d) for d in changed[:_SHOWN])
         more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-        raise RunChanged(
-            f"the run {run} was started with different settings: {shown}{more}",
-            hint=f"restore them to resume {run}, or leave out --resume to start a new run",
-        )
+        message = f"the run {run} was started with different settings: {shown}{more}"
+        raise RunChanged(message, hint=hint)
     then, now = fingerprints
     splits = sorted(s for s in then.keys() | now.keys() if then.get(s) != now.get(s))
     if splits:
-        raise RunChanged(
-            f"the data of the run {run} changed since it started: {', '.join(splits)}"
-            + (f" (from {data_files})" if data_files else ""),
-            hint=f"restore the old data to resume {run}, or leave out --resume to start a new run",
-        )
+        files = f" (from {data_files})" if data_files else ""
+        message = f"the data of the run {run} changed since it started: {', '.join(splits)}{files}"
+        raise RunChanged(message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,8 @@ def refuse_links(folder: Path) -> None:
     for entry in (entry for entry, mode in modes.items() if mode not in plain):
         what = "a link" if entry.is_symlink() else "not a plain file"
         message = f"{entry.path} does not belong in a run: it is {what}"
-        raise StoreError(
-            message, hint=f"check where it came from; to delete the run: rm -r {shell(folder)}"
-        )
+        hint = f"check where it came from; to delete the run: rm -r {shell(folder)}"
+        raise StoreError(message, hint=hint)
 
 
 class RunLock:

@@ -332,9 +332,7 @@ def _sealed(header: Header) -> str:
     try:
         return seal(text, make_secret())
     except OSError as error:
-        _log.warning(
-            "the run cannot be marked as yours, so opening it later needs --trust: %s", error
-        )
+        _log.warning("this run cannot be marked as yours, so opening it needs --trust: %s", error)
         return text
 
 

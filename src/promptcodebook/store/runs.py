@@ -166,10 +166,8 @@ def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]
             unreadable[folder] = error
             continue
         except _MISFITS as error:
-            unreadable[folder] = StoreError(
-                f"its contents are not those of a run ({type(error).__name__})",
-                hint=f"pco runs show {shell(folder.name)}",
-            )
+            message = f"its contents are not those of a run ({type(error).__name__})"
+            unreadable[folder] = StoreError(message, hint=f"pco runs show {shell(folder.name)}")
             continue
         runs.append(summary)
         if line is not None:
@@ -292,9 +290,7 @@ def remove_run(path: Path) -> None:
     if not (path / locks.FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     if path.is_symlink():  # what lies at its other end may be another run
-        raise StoreError(
-            f"{path} is a link to a run, but only runs are removed", hint=f"rm {shell(path)}"
-        )
+        raise StoreError(f"{path} is a link to a run, not a run", hint=f"rm {shell(path)}")
     if (path / locks.EFFECTS).is_dir():
         locks.lock_effects(path).release()
     lock = locks.RunLock(path)

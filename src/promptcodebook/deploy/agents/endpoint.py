@@ -255,9 +255,8 @@ class TrainingEndpoint:
         return apart("\n".join(dict.fromkeys(prompts.split("\n"))))[1]
 
     def _end(self, what: str, cap: str) -> None:
-        self.failure = self.failure or ExecutorError(
-            what, hint=f"find out why; Agent({cap}=) sets the limit"
-        )
+        hint = f"find out why; Agent({cap}=) sets the limit"
+        self.failure = self.failure or ExecutorError(what, hint=hint)
         self.over.set()
 
 

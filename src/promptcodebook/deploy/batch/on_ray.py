@@ -295,10 +295,9 @@ def join_cluster(address: str, width: int) -> Any:
                 **(here if address == LOCAL else {}),
             )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            raise ConfigError(
-                f"cannot join a Ray cluster at {address}: {error}",
-                hint=f"run ray start --head, then name the address it prints; or --ray {LOCAL}",
-            ) from error
+            message = f"cannot join a Ray cluster at {address}: {error}"
+            hint = f"run ray start --head, then name the address it prints; or --ray {LOCAL}"
+            raise ConfigError(message, hint=hint) from error
     return ray
 
 

@@ -81,7 +81,5 @@ def _write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
         for target, text in texts.items():
             write_whole(target, text)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write {folder or next(iter(texts))}: {error.strerror}",
-            hint="choose a writable location with free space",
-        ) from error
+        message = f"cannot write {folder or next(iter(texts))}: {error.strerror}"
+        raise ConfigError(message, hint="choose a writable location with free space") from error

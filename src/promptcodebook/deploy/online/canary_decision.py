@@ -150,10 +150,8 @@ def decide(
     5 % of cases. A failed request has no reward. Raises ConfigError for a margin outside -1 to
     1."""
     if not -1 < margin < 1:
-        raise ConfigError(
-            f"the margin {margin:g} is not between -1 and 1",
-            hint="--margin 0.02, or --margin -0.02 for 'at most 0.02 worse'",
-        )
+        message = f"the margin {margin:g} is not between -1 and 1"
+        raise ConfigError(message, hint="--margin 0.02, or -0.02 for 'at most 0.02 worse'")
     low, high, factor = contrast(canary, control, REWARD_ALPHA)
     harm = {name: difference(a, b, 2 * GUARD_ALPHA)[0] for name, (a, b) in guards.items()}
     harmed = [name for name, least in harm.items() if least > ALLOWED]

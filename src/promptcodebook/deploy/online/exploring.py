@@ -36,9 +36,7 @@ class Explorer:
             hint += "--explore"
             raise ConfigError("this policy has no router to explore with", hint=hint)
         if wrong := [k for k in never if not 0 <= k < len(file.codebook)]:
-            message = (
-                f"serve.never {wrong[0]}: the codebook has instincts 0 to {len(file.codebook) - 1}"
-            )
+            message = f"serve.never {wrong[0]}: the instincts are 0 to {len(file.codebook) - 1}"
             raise ConfigError(message, hint="pco registry show REF lists them")
         self.share, self._random = share, Randomness(seed)
         self._np: Any = import_extra("numpy", "exploration", "serve")

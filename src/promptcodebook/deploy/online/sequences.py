@@ -57,9 +57,8 @@ class ValueCounts:
         given = np.asarray(list(values), dtype=float)
         wrong = given[~((given >= 0) & (given <= 1))]
         if wrong.size:
-            raise DataError(
-                f"{wrong[0]} is not a value from 0 to 1", hint="scale the values, and leave out NaN"
-            )
+            message = f"{wrong[0]} is not a value from 0 to 1"
+            raise DataError(message, hint="scale the values, and leave out NaN")
         below = np.minimum((given * KNOTS).astype(int), KNOTS - 1)
         part = given * KNOTS - below
         counts = np.bincount(below, 1 - part, KNOTS + 1) + np.bincount(below + 1, part, KNOTS + 1)

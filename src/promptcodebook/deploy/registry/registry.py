@@ -108,10 +108,9 @@ def _audited(
     if any(report.passes for report in reports):
         return {"audited": audited}
     if not without_judge:
-        raise errors.PromotionRefused(
-            f"no model judged {short}, and rules miss most harm in prose, so {stays}",
-            hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge relies on the rules",
-        )
+        message = f"no model judged {short}, and rules miss most harm in prose, so {stays}"
+        hint = f"{audit} --lm URL#MODEL asks a judge; --without-judge relies on the rules"
+        raise errors.PromotionRefused(message, hint=hint)
     return {"audited": audited, "without_judge": True}
 
 
@@ -232,11 +231,10 @@ class Registry:
         verdict = str(version.facts.get("verdict") or policy.verdict or NO_VERDICT)
         judged_later = canary is not None and verdict == NO_VERDICT
         if verdict != DEPLOY and not (judged_later or despite_verdict):
-            message = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
-            raise errors.PromotionRefused(
-                f"{short} has {message}, so {ref} does not move",
-                hint="have it judged, or add --despite-verdict (in Python despite_verdict=True)",
-            )
+            has = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
+            hint = "have it judged, or add --despite-verdict (in Python despite_verdict=True)"
+            message = f"{short} has {has}, so {ref} does not move"
+            raise errors.PromotionRefused(message, hint=hint)
 
         def propose(log: Log) -> list[LogEntry]:
             if log.at(ref) == version.version:
@@ -277,9 +275,8 @@ class Registry:
                 raise errors.PolicyError(f"{ref} already points to {version}", hint=hint)
             if version not in earlier:
                 message = f"{ref} was not at {version} before it moved to {now}"
-                raise errors.PolicyError(
-                    message, hint=f"pco registry promote {shell(version, ref)}"
-                )
+                hint = f"pco registry promote {shell(version, ref)}"
+                raise errors.PolicyError(message, hint=hint)
             return [self._entry(log, "rollback", ref, version, why, {})]
 
         return self.file.append(propose)[-1]
@@ -410,9 +407,7 @@ class Registry:
     ) -> LogEntry:
         for reason in (why, str(facts.get("override", ""))):
             if len(reason) > _MOST_WORDS:
-                raise errors.ConfigError(
-                    f"a reason of {len(reason)} characters is too long for the log"
-                )
+                raise errors.ConfigError(f"a reason may have at most {_MOST_WORDS} characters")
         plain = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
         return LogEntry(
             seq=log.next,

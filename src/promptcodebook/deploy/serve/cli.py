@@ -100,8 +100,7 @@ def serve(
         def make(version: versions.ServedVersion) -> versions.Composing:
             file = version.file
             if file.stages:
-                message = f"this policy has a prompt for each of {', '.join(file.stages)}, but a "
-                message += "request does not name its stage"
+                message = f"a request names none of this policy's stages: {', '.join(file.stages)}"
                 hint = "run the program itself with load_policy(path, executor=YOUR_AGENT)"
                 raise ConfigError(message, hint=hint)
             if table.verbatim:

@@ -156,10 +156,8 @@ class Spending(BackgroundFile):
             if limit is not None and needed > limit:
                 midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
                 resets = midnight + timedelta(days=1)
-                text = (
-                    f"this key may spend {words.format(limit)} a day, and this call may "
-                    f"exceed that: the budget resets at {resets:%Y-%m-%d %H:%M} UTC"
-                )
+                text = f"this key may spend {words.format(limit)} a day, and this call may exceed "
+                text += f"that: the budget resets at {resets:%Y-%m-%d %H:%M} UTC"
                 wait = int((resets - today).total_seconds())
                 raise Refusal(text, status=429, kind="insufficient_quota", retry_after=wait)
         self._tickets += 1

@@ -161,10 +161,8 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
     if text.startswith(HF):
         source = text.removeprefix(HF)
         if not source:
-            message = "hf: names no model"
-            raise ConfigError(
-                message, hint="write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B"
-            )
+            hint = "write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B"
+            raise ConfigError("hf: names no model", hint=hint)
         expanded = os.path.expanduser(source)
         found = expanded if Path(expanded).is_dir() else source
         return Weights(Path(source).name, "hf", found)

@@ -142,12 +142,9 @@ def job_of(request: Request) -> Job:
     given = {name: value for name, value in sampling.extra.items() if value or name != "stop"}
     schema = None if request.schema is None else request.schema.body
     for part in (part for message in request.messages for part in message.media):
-        raise RequestRefused(
-            f"a local model reads only text, but a message has a part of type {part['type']!r}",
-            hint=f"set roles.{request.role}.model to a model that reads such parts",
-            role=request.role,
-            model=request.model,
-        )
+        message = f"a local model reads only text, not a part of type {part['type']!r}"
+        hint = f"set roles.{request.role}.model to a model that reads such parts"
+        raise RequestRefused(message, hint=hint, role=request.role, model=request.model)
     try:
         form: Any = given.pop("response_format", None)
         form = {} if form in (None, "none") else form

@@ -454,8 +454,7 @@ class OpenVinoEngine:
             fields |= {"temperature": job.temperature, "top_p": job.top_p, "rng_seed": seed}
         genai = self._runtime.genai
         if grammar is not None:
-            config = genai.StructuredOutputConfig(grammar=grammar.text)
-            fields["structured_output_config"] = config
+            fields["structured_output_config"] = genai.StructuredOutputConfig(grammar=grammar.text)
         try:
             settings = genai.GenerationConfig(**fields)
             settings.validate()

@@ -507,8 +507,7 @@ class LocalServer:
             rows.append({"object": "embedding", "index": index, "embedding": vector})
         tokens = sum(each.tokens for each in found)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        tree = {"object": "list", "data": rows, "model": engine.model, "usage": usage}
-        return _json(tree)
+        return _json({"object": "list", "data": rows, "model": engine.model, "usage": usage})
 
     async def _models(self) -> Response:
         """List the one model."""

@@ -230,10 +230,9 @@ def load_transformers(weights: engines.Weights, *, four_bit: bool = False) -> Tr
         tokenizer = library.AutoTokenizer.from_pretrained(source)
         model = library.AutoModelForCausalLM.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot load {source}: {str(error).splitlines()[0]}",
-            hint="pass a folder that save_pretrained wrote, or OWNER/NAME from the hub",
-        ) from error
+        message = f"cannot load {source}: {str(error).splitlines()[0]}"
+        hint = "pass a folder that save_pretrained wrote, or OWNER/NAME from the hub"
+        raise ConfigError(message, hint=hint) from error
     if not tokenizer.chat_template:
         message = f"{source} has no chat template"
         raise ConfigError(message, hint="use the model's chat or instruct version")

@@ -95,10 +95,9 @@ class LiteLLM(library.ProviderLibrary):
         body = {name: value for name, value in body.items() if not name.startswith("stream")}
         # The library takes addresses, keys, headers and much else as keywords beside these.
         if unknown := sorted(body.keys() - self._fields):
-            raise library.Declined(
-                f"{unknown[0]!r} is not passed to litellm, since it may redirect the request. "
-                "Take it out of roles.ROLE.extra; litellm has its own variables for addresses and "
-                "keys, and headers belong in roles.ROLE.headers"
-            )
+            what = f"{unknown[0]!r} may redirect the request: take it out of roles.ROLE.extra. "
+            what += "Headers belong in roles.ROLE.headers; litellm reads addresses and keys from "
+            what += "variables of its own"
+            raise library.Declined(what)
         own: library.JsonDict = {"num_retries": 0, "max_retries": 0, "drop_params": True}
         return {**body, **own, "timeout": self.timeout, "extra_headers": self._sent or None}

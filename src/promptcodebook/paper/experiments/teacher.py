@@ -117,12 +117,9 @@ class Teacher:
         text = "\n".join(f"\x1e{m.content}" for m in request.messages)
         answer = self._answers.get(template_of(request))
         if answer is None:
-            raise RequestRefused(
-                "the scripted teacher knows only the requests of the templates `default`",
-                hint=f"set roles.{request.role}.model to a language model",
-                role=request.role,
-                model=request.model,
-            )
+            message = "the scripted teacher knows only the requests of the templates `default`"
+            hint = f"set roles.{request.role}.model to a language model"
+            raise RequestRefused(message, hint=hint, role=request.role, model=request.model)
         reply = answer(text)
         return Reply(reply, usage=Usage(1, len(text) // 4, len(reply) // 4))
 

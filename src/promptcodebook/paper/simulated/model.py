@@ -153,12 +153,9 @@ class SimulatedLM:
     ) -> Reply:
         """One reply after its latency. `json_mode`: some JSON; not `seeded`: drawn afresh."""
         if request.embeds:
-            raise RequestRefused(
-                "the simulated model offers no embeddings",
-                hint="router.features = 'words'",
-                role=request.role,
-                model=request.model,
-            )
+            message = "the simulated model offers no embeddings"
+            hint = "router.features = 'words'"
+            raise RequestRefused(message, hint=hint, role=request.role, model=request.model)
         asked = replace(minds.from_request(request), json_mode=json_mode)
         tools = descriptions(request.sampling.extra.get("tools"))
         tool = next(iter(tools), "") if self.settings.heeds_tools else ""

@@ -177,10 +177,9 @@ def read_params(kind: type[T], params: Mapping[str, object], what: str) -> T:
 def _fault(part: str) -> tuple[str, str]:
     name, _, share = part.partition(":")
     if name not in FAULTS:
-        raise ConfigError(
-            f"simulated: unknown fault {name!r}{did_you_mean(name, FAULTS)}",
-            hint=f"faults: {', '.join(FAULTS)}, e.g. faults=429:0.1,json:0.05",
-        )
+        message = f"simulated: unknown fault {name!r}{did_you_mean(name, FAULTS)}"
+        hint = f"faults: {', '.join(FAULTS)}, e.g. faults=429:0.1,json:0.05"
+        raise ConfigError(message, hint=hint)
     return name, share
 
 
@@ -189,10 +188,8 @@ def _latency(text: str) -> Mapping[str, str]:
     kind = kind or "fixed"
     parts = rest.split("-")
     if len(parts) != {"fixed": 1, "uniform": 2}.get(kind):
-        raise ConfigError(
-            f"simulated: cannot read the latency {text!r}",
-            hint="write latency=0.2 or latency=uniform:0.05-0.3",
-        )
+        message = f"simulated: cannot read the latency {text!r}"
+        raise ConfigError(message, hint="write latency=0.2 or latency=uniform:0.05-0.3")
     return {"kind": kind, **dict(zip("ab", parts, strict=False))}
 
 

@@ -92,11 +92,8 @@ class PublicSource:
         known = {} if accept else kept_record(folder).get("remote", {})
         changed = [file for file, digest in digests.items() if known.get(file, digest) != digest]
         if changed:
-            raise TaskError(
-                f"{name}: changed at its public source since it was first fetched: "
-                f"{', '.join(changed)}; the copy in {folder} is unchanged",
-                hint=f"pco data fetch {name} --accept takes the new files",
-            )
+            message = f"{name} changed at its public source, not in {folder}: {', '.join(changed)}"
+            raise TaskError(message, hint=f"pco data fetch {name} --accept takes the new files")
         tables = [_rows(remote, path) for remote, path in files if not remote.unpack]
         try:
             arranged = self.arrange(tables)
@@ -143,10 +140,8 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
         *_, root = causes_of(error)
         why = getattr(root, "strerror", None) or root or type(root).__name__
         reason = f"it cannot be reached ({why})"
-    raise TaskError(
-        f"{name}: {remote.url}: {reason}",
-        hint=f"if offline, {_elsewhere(name)}; for a mirror, set {_HOSTS[remote.host][0]}",
-    )
+    hint = f"if offline, {_elsewhere(name)}; for a mirror, set {_HOSTS[remote.host][0]}"
+    raise TaskError(f"{name}: {remote.url}: {reason}", hint=hint)
 
 
 def _rows(remote: Remote, path: Path) -> RawRows:

@@ -54,10 +54,9 @@ class Design:
         prompts = list(dict.fromkeys(prompts))
         examples = plan.dataset.split(of)
         if len(examples) < ENOUGH:
-            raise DataError(
-                f"the split {of!r} of {plan.task.name} has {plural(len(examples), 'example')}",
-                hint=f"choose a split with at least {ENOUGH}: --split train, val or test",
-            )
+            has = f"the split {of!r} of {plan.task.name} has {plural(len(examples), 'example')}"
+            hint = f"choose a split with at least {ENOUGH}: --split train, val or test"
+            raise DataError(has, hint=hint)
         most = rollouts // ENOUGH
         if len(prompts) < 2 or most < 2:
             fault = f"{plural(rollouts, 'rollout')} for {plural(len(prompts), 'prompt')}"

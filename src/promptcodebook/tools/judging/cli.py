@@ -253,10 +253,8 @@ class _People:
         """What the verdict says of it. Raises DataError when labels do not cover the result."""
         names = [entry.evaluation.name for entry in entries]
         if (names[-1], names[0]) not in self.known:
-            message = (
-                f"{path} does not show the judge's error on this run's answers: it needs labels"
-            )
-            message += f" for the answers of {names[0]} and {names[-1]} to {ENOUGH} test inputs"
+            message = f"{path} does not show the judge's error on this run: it needs labels for "
+            message += f"the answers of {names[0]} and {names[-1]} to {ENOUGH} test inputs"
             raise DataError(message, hint="pco judge sheet RUN writes the answers to label")
         sure = {name for pair in self.known for name in pair}
         rows = " and ".join(repr(name) for name in names if name not in sure)

@@ -59,11 +59,9 @@ def read_front(place: Path) -> Front:
 
 
 def _refusal(path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        f"cannot read prompts from {path}: {why}",
-        hint="give GEPA's result (as JSON or its run folder), DSPy programs as JSON, a JSON list "
-        f"of strings, or a folder of {', '.join(_TEXTS)} files",
-    )
+    hint = "give GEPA's result (as JSON or its run folder), DSPy programs as JSON, a JSON list of "
+    hint += f"strings, or a folder of {', '.join(_TEXTS)} files"
+    return ConfigError(f"cannot read prompts from {path}: {why}", hint=hint)
 
 
 def _of_file(path: Path) -> Any:

@@ -75,10 +75,8 @@ class ClaimRow(homes.BenchmarkRow):
             raise DataError(message, hint="correct that line")
         if not self._titles():
             name = "supporting_facts" if self.gold_titles is None else "gold_titles"
-            raise DataError(
-                f"{name} lists no gold pages",
-                hint='write "gold_titles": ["Title", ...], spelled as in corpus.jsonl',
-            )
+            hint = 'write "gold_titles": ["Title", ...], spelled as in corpus.jsonl'
+            raise DataError(f"{name} lists no gold pages", hint=hint)
         return self
 
     def _titles(self) -> list[str]:

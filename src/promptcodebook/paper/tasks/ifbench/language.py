@@ -274,12 +274,9 @@ class Language:
             if (place / inside).exists():
                 return place / inside
         looked = ", ".join(map(str, self._places))
-        raise TaskError(
-            f"IFBench's checks need NLTK's data package {package}; {inside} was not found in: "
-            f"{looked}",
-            hint=f"python -m nltk.downloader {_PACKAGES}"
-            " (or set NLTK_DATA to the folder that holds them)",
-        )
+        message = f"IFBench's checks need NLTK's {package}, but {inside} was not found in {looked}"
+        hint = f"python -m nltk.downloader {_PACKAGES} (or set NLTK_DATA to their folder)"
+        raise TaskError(message, hint=hint)
 
 
 def _nltk(part: str) -> Any:

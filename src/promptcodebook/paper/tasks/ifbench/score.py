@@ -128,10 +128,9 @@ def _read(
     constraint = IFBENCH.get(instruction_id) or IFEVAL.get(instruction_id)
     if constraint is None:
         known = [*IFBENCH, *IFEVAL]
-        raise DataError(
-            f"unknown instruction id {instruction_id!r}{did_you_mean(instruction_id, known)}",
-            hint="the ids are those of IFBENCH and IFEVAL in promptcodebook.tasks.ifbench.score",
-        )
+        message = f"unknown instruction id {instruction_id!r}{did_you_mean(instruction_id, known)}"
+        hint = "the ids are those of IFBENCH and IFEVAL in promptcodebook.tasks.ifbench.score"
+        raise DataError(message, hint=hint)
     return constraint, read_arguments(constraint, kwargs or {})
 
 

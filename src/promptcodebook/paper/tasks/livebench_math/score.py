@@ -91,10 +91,8 @@ def kind_of(subtask: str) -> str:
     first, second, *_ = (*subtask.lower().split("_"), "")
     kind = "choice" if second == "amc" else _KINDS.get(first)
     if kind is None:
-        raise DataError(
-            f"unknown subtask {subtask!r} of LiveBench-Math",
-            hint="known: amc..., updated_amc..., smc, aime..., imo, usamo, amps_hard...",
-        )
+        hint = "known: amc..., updated_amc..., smc, aime..., imo, usamo, amps_hard..."
+        raise DataError(f"unknown subtask {subtask!r} of LiveBench-Math", hint=hint)
     return kind
 
 
