@@ -411,7 +411,7 @@ def _data(config: Config, sources: Sources) -> Dataset:
     if data is None and not (config.data.path or config.data.train):
         typed = "--task constraints, or data.path in pco.toml (pco init writes one)"
         hint = f"name a task or data: {typed}; in Python data=pco.load('rows.jsonl')"
-        raise ConfigError("no data: neither a task nor data.path is set", hint=hint)
+        raise ConfigError("no data: there is no ./pco.toml with data.path, and no task", hint=hint)
     data = load_settings(config.data, sources.base) if data is None else data
     compares = sources.reward is None and needs_reference(config.reward)
     return data.with_references() if compares else data
@@ -506,7 +506,9 @@ async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
 
 
 def _refusal(error: PcoError) -> ConfigError:
-    return ConfigError(
-        f"the reward failed its trial, before any paid call: {error}",
-        hint=f"{error.hint.partition(';')[0]}, and return 0.0 for an answer that it cannot read",
-    )
+    hint = error.hint.partition(";")[0]
+    if error.__cause__ is not None:
+        hint += ": it gets an example (.input, .target, .fields) and the answer's text"
+    hint += ", and return 0.0 for an answer that it cannot read"
+    what = f"the reward failed its trial, before any paid call: {error}"
+    return ConfigError(what, hint=hint)

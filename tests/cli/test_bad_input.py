@@ -135,6 +135,7 @@ def test_variables_of_the_shell_are_settings(folder: Path, monkeypatch: pytest.M
         ("PCO_SEED", "x", ("PCO_*: seed must be", "not 'x'")),
         ("PCO_BUDGET", "5eur", ("cannot read the budget '5eur'",)),
         ("PCO_LM_CRITIC", "openai/gpt-x", ("openai/gpt-x needs a key",)),
+        ("PCO_LM_CRITIK", "openai/gpt-x", ("did you mean 'PCO_LM_CRITIC'", "unset PCO_LM_CRITIK")),
     ):
         with monkeypatch.context() as shell:
             shell.setenv(name, text)

@@ -401,6 +401,7 @@ BAD_ROWS = [{"question": f"q{n}", "answer": "x", "key": f"k{n}"} for n in range(
 @pytest.mark.parametrize(("options", "match"), [
     ({"input": "qestion"}, "no column 'qestion'.*did you mean 'question'"),
     ({"input": "question"}, "no column 'target'"),
+    ({"input": "{question} {answer}", "target": "answer"}, "the input contains the reference"),
     ({"input": "{question} {boddy}", "target": None}, "no column 'boddy'"),
     ({"input": "{question", "target": None}, "lone '{' at character 1"),
     ({"input": "question", "target": None, "messages": "chat"}, "no column 'chat'"),

@@ -104,6 +104,7 @@ async def test_it_works_inside_a_running_loop_and_as_a_coroutine(tmp_path: Path)
     prompt = await run.policy.aprompt("In 5 words: what are maps good for?")
     await run.policy.aclose()
     inside = train(tmp_path, "b")  # the sync face, called where a loop is running (a notebook)
+    assert await inside is inside  # by habit
     assert inside.policy.prompt("In 5 words: what are maps good for?") == prompt
     assert len(asyncio.all_tasks()) == 1
 

@@ -195,6 +195,10 @@ def flag_layer(task: str | None = None, data: str | None = None, **more: Any) ->
 
 def environment_layer() -> dict[str, Any]:
     """PCO_LM and so on, and PCO_LM_<ROLE>."""
+    known = {f"PCO_LM_{role.upper()}" for role in ROLES}
+    for name in sorted({each for each in os.environ if each.startswith("PCO_LM_")} - known):
+        what = f"{name} names no role{did_you_mean(name, known)}"
+        raise ConfigError(what, hint=f"unset {name}; the roles are {', '.join(ROLES)}")
     names = {key: f"PCO_{key.removesuffix('_dir').upper()}" for key in _IN_THE_SHELL}
     specs = {role: os.environ.get(f"PCO_LM_{role.upper()}") for role in ROLES}
     roles = {role: {"model": spec} for role, spec in specs.items() if spec}
@@ -247,6 +251,8 @@ def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
         if path == config:
             what = f"no file or folder {name!r}{did_you_mean(path.name, near)}"
             hint = "pco init writes a pco.toml" if path.suffix else f"{hint} makes one"
+        if "=" in name:
+            what, hint = f"{name!r} is a setting without --set before it", f"--set {name}"
         if name.lower() in BUDGET_UNITS:
             what, hint = f"no folder {name!r}: write a budget as a single word", f"--budget 5{name}"
         raise ConfigError(what, hint=hint)

@@ -103,7 +103,8 @@ def init(
                 target_file.write(text)
     except OSError as error:
         fault = f"cannot write to {folder}: {error.strerror or error}"
-        raise ConfigError(fault, hint="pco init OTHER_FOLDER") from None
+        other = f"FOLDER --from {shell(folder)}" if folder.is_file() else "OTHER_FOLDER"
+        raise ConfigError(fault, hint=f"pco init {other}") from None
     steps = ["pco doctor", "pco estimate", "pco train"]
     if not (tree.get("lm") or os.environ.get("PCO_LM")):
         steps.insert(0, "export PCO_LM=openai/MODEL  # or http://host:8000/v1#MODEL")

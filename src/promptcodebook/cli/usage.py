@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from promptcodebook.base.text import shipped_table
+from promptcodebook.config.loading import near_key
 from promptcodebook.errors import ConfigError, did_you_mean
 
 
@@ -26,11 +27,12 @@ def read_options(root: Any, words: Sequence[str]) -> list[str]:
         if not hasattr(command, "list_commands") or word not in command.list_commands(None):
             break
         command, path = command.get_command(None, word), [*path, word]
-    typed = {word.partition("=")[0] for word in words[len(path) :]}
+    typed = [word.partition("=")[0] for word in words[len(path) :]]
     given = dict[str, str]()
     params = [each for each in command.params if each.param_type_name == "option"]
     options = {name: each for each in params for name in (*each.opts, *each.secondary_opts)}
-    for name in sorted(typed.intersection(options)):
+    _require_once(params, typed)
+    for name in sorted({*typed}.intersection(options)):
         given[name if name[:2] == "--" else max(options[name].opts, key=len)] = name
     for word, after in pairwise(words):
         if word in options and not options[word].is_flag and after.partition("=")[0] in options:
@@ -45,6 +47,14 @@ def read_options(root: Any, words: Sequence[str]) -> list[str]:
         if option not in typed_words()["only"].get(special, given):
             raise ConfigError(f"{name} has no effect on pco {special}", hint=f"leave {name} out")
     return [*words]
+
+
+def _require_once(options: Sequence[Any], typed: Sequence[str]) -> None:
+    """Raises ConfigError where all values but the last would be lost."""
+    for each in options:
+        if not (each.is_flag or each.multiple) and sum(name in each.opts for name in typed) > 1:
+            hint = "give it once; limits of a budget are joined: 60calls+5usd"
+            raise ConfigError(f"{each.opts[0]} was given more than once", hint=hint)
 
 
 def _conditions(kind: str, path: Sequence[str]) -> dict[str, str]:
@@ -69,9 +79,24 @@ def usage_error(error: Any) -> ConfigError:
     for said, ours in typed_words()["said"].items():
         if found := re.search(said, message, re.IGNORECASE):
             near = did_you_mean(found[1], known) if "has no " in ours else ""
+            if not (near and found[1].startswith("--")):
+                near = _elsewhere(found[1], error.ctx) or near
             message = found.expand(ours).replace("PLACE", place) + near
     hint = f"{place} --help" if error.ctx else "type it after the option"
     return ConfigError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _elsewhere(word: str, context: Any) -> str:
+    """Of an option that is a setting, or a command that a group has: how to type it."""
+    if word.startswith("--"):
+        key = near_key(word)
+        return f" (did you mean '--set {key}=...'?)" if key else ""
+    root: Any = context and context.command
+    for name in root.list_commands(context) if hasattr(root, "list_commands") else ():
+        group = root.get_command(context, name)
+        if hasattr(group, "list_commands") and word in group.list_commands(context):
+            return f" (did you mean 'pco {name} {word}'?)"
+    return ""
 
 
 def _argument(param: Any) -> str:

@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 
 from promptcodebook.base.paths import read_text
 from promptcodebook.config import schema
-from promptcodebook.config.secrets import without_secrets
+from promptcodebook.config.secrets import body_fault, without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
 
 TYPED = "the command line or PCO_*"  # where settings come from that were typed for this use
@@ -203,7 +203,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", hint=f"ls -l {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}", hint=f"edit {path}") from None
+        what = f"{path} is not valid TOML: {error}"
+        hint = f'edit {path}; a text needs quotes: lm = "smollm2"'
+        if path.suffix != ".toml":
+            what, hint = f"{path} is not a pco.toml", f"pco init FOLDER --from {path} makes one"
+        raise ConfigError(what, hint=hint) from None
 
 
 _PROMPT_FILE = re.compile(r"\S+|[^\n]{1,60}\.(?:txt|md|prompt|j2|jinja2?|tmpl)")
@@ -259,11 +263,16 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
         model: type[BaseModel] = schema.RoleSettings if "roles" in first["loc"] else full_config()
         for part in first["loc"][:-1]:
             model = _group_of(model.model_fields.get(str(part))) or model
-        meant = did_you_mean(str(first["loc"][-1]), model.model_fields)
+        near, last = near_key(key), str(first["loc"][-1])
+        meant = f" (did you mean {near!r}?)" if near else did_you_mean(last, model.model_fields)
         what = f"unknown key {key!r} {'on' if where == TYPED else 'in'} {where}{meant}"
-        return ConfigError(what, hint=f"pco config {key.rpartition('.')[0]}".strip())
+        hint = f"pco config {key.rpartition('.')[0]}".strip()
+        if body_fault({last: "a text"}):
+            hint = "remove it, and export PCO_API_KEY=..., or OPENAI_API_KEY and so on"
+        return ConfigError(what, hint=hint)
     fault = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     fault = fault.replace("a valid integer", "a whole number").replace("a valid tuple", "a list")
+    fault = fault.replace("a valid string", "text, in quotes")
     fault = re.sub("a valid dictionary.*", "a table", fault).replace("valid ", "")
     if first["type"].startswith(_QUOTABLE):
         fault = re.sub(", (unable|got) .*", "", fault) + f", not {first['input']!r}"
@@ -332,6 +341,13 @@ class Key:
     def group(self) -> str:
         """What comes before the last dot; '' at the top."""
         return self.key.rpartition(".")[0]
+
+
+def near_key(name: str) -> str:
+    """The key of any group whose last part is that of `name`, such as batchsize; '' = none."""
+    last = name.rpartition(".")[2].lstrip("-")
+    known = {key.key.rpartition(".")[2].replace("_", ""): key.key for key in reversed(describe())}
+    return known.get(re.sub("[-_]", "", last), "")
 
 
 # Groups of which there is one for each name, and what replaces the name.

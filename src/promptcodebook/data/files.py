@@ -261,7 +261,7 @@ def _parse_json(text: str, where: str) -> object:
     except json.JSONDecodeError as error:
         place = where if error.lineno == 1 else f"{where}:{error.lineno}"
         what = f"not valid JSON at character {error.colno}: {error.msg}"
-        raise row_fault(place, what, "correct that line") from None
+        raise row_fault(place, what, "correct that line; a CSV file must end in .csv") from None
     except ValueError as error:
         raise row_fault(where, str(error), "correct that line") from None
 

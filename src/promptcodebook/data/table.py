@@ -173,6 +173,9 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
             where = f"(--{option} of pco data check; {option}= in Python)"
             hint = f"its columns are {there}: set data.{option} {where} to one{or_none}"
             raise MissingColumn(what, hint=hint)
+    if ("input", columns.target) in wanted:
+        what = f"{table.name}: the input contains the reference, column {columns.target!r}"
+        raise DataError(what, hint="name another column as data.input (--input) or data.target")
     return tuple(_make_example(row, columns, template, seen) for row in table.rows)
 
 

@@ -426,7 +426,7 @@ def _json(tree: object) -> bytes:
 def read_policy_file(path: Path) -> PolicyFile:
     """The policy at `path`, of this version or an earlier one. Raises PolicyError, with file and
     reason, when there is none."""
-    hint = "pco runs list shows which runs have a policy"
+    hint = f"pco runs list shows the runs; pco.load_run({str(path)!r}).policy loads a run's policy"
     try:
         text = read_text(path)
     except FileNotFoundError:

@@ -53,7 +53,7 @@ from promptcodebook.run.slices import as_trees
 from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndReason, RunState
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import remove_run
+from promptcodebook.store.runs import list_runs, remove_run
 from promptcodebook.tasks.user_code import files_behind
 
 IN_PYTHON = "optimize()"  # replaces what was typed when a run is begun from Python
@@ -121,7 +121,9 @@ def open_run(
                 simulated=models.simulated,
             )
         )
-        remarks = select_remark(plan.config), plan.dataset.remark, budget_remark(plan)
+        same = [run.id for run in list_runs(where.runs_dir) if run.name == where.name != ""][:-1]
+        older = f"{where.name!r} now means this run, not {same[-1]}" if same else ""
+        remarks = select_remark(plan.config), plan.dataset.remark, budget_remark(plan), older
         for remark in filter(None, remarks if where.resume is None else ()):
             tell(Note(remark))
         return Session(Problem(assembled, store, tell), optimizer)
@@ -220,7 +222,7 @@ class Session:
             if isinstance(error, errors.TooManyFailures):
                 self.store.append(Broke(self.store.outline().step + 1, error.traces))
                 again = "start a new run"  # one that resumes keeps its model
-                if error.kind != errors.ModelNotFound.__name__:
+                if error.kind not in ("ModelNotFound", "ConfigError"):
                     again = f"continue with: {self._resume_hint()} (at another address: "
                     again += f"{self._resume_hint('lm=NEW')}; to change a setting, start a new run)"
                 error.hint = f"{error.hint}; then {again}"
@@ -290,7 +292,8 @@ class Session:
         if header.command == IN_PYTHON:
             return f"optimize(..., resume={header.id!r}{more and f', {more}'})"
         typed = f"pco train --resume {run_reference(self.store.path)}"
-        return f"{typed} --{more.replace('=', ' ')}" if more else typed
+        whole = "  # MORE: a limit for the whole run" if "MORE" in more else ""
+        return f"{typed} --{more.replace('=', ' ')}{whole}" if more else typed
 
     def policy(self) -> Policy:
         """The policy that the run learned, with connections of its own: it outlives the run."""

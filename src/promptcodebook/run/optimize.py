@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -108,6 +108,11 @@ class Run:
         learned = self._required(self.learned)
         return learned if isinstance(learned, Policy) else learned()
 
+    def __await__(self) -> Generator[None, None, Run]:
+        """The run itself, so that `await pco.optimize(...)` does not lose what it paid for."""
+        yield from ()
+        return self
+
     @property
     def codebook(self) -> Codebook:
         """The instincts of the kept state. Raises PolicyError when there are none."""
@@ -204,7 +209,7 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
 def check_keywords(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `config`. Raises ConfigError for a value of a wrong type."""
     config, kinds = given.get("config"), (Config, Mapping)
-    what = "a Config or a mapping like the one read_toml returns"
+    what = "a Config or a mapping, such as tomllib.load returns"
     require_type(verb, "config", config, kinds, what)
     require_type(verb, "roles", given.get("roles"), (Mapping,), _ROLES)
     require_type(verb, "budget", given.get("budget"), (str,), "a string such as '5usd' or '2Mtok'")
@@ -334,6 +339,7 @@ def require_type(
 def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
     """Absolute, so that a Run is found after a change of folder."""
     require_type(_VERB, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
+    require_type(_VERB, "resume", resume, (str,), "a run's id or name, or 'last'", optional=False)
     folder = Path(runs_dir).resolve()
     resumed = find_run(folder, resume).resolve() if resume else None
     return Where(folder, resumed, IN_PYTHON, name)

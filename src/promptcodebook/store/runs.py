@@ -281,7 +281,9 @@ def find_run(runs_dir: Path, ref: str) -> Path:
         hint = "type its path" if exact else "type more of the id"
         raise RunNotFound(f"{ref!r} matches more than one run: {shown}", hint=hint)
     known = [path.name for path in folders] + [run.name for run in runs if run.name]
-    raise RunNotFound(f"no run {ref!r} in {runs_dir}{did_you_mean(ref, known)}", hint=_LIST)
+    what = f"no run {ref!r} in {runs_dir.resolve()}{did_you_mean(ref, known)}"
+    hint = f"{_LIST}; or, for a version in the registry, {shell(ref)}@latest"
+    raise RunNotFound(what, hint=hint)
 
 
 def remove_run(path: Path) -> None:

@@ -46,7 +46,9 @@ def load_function(
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         message = f"{what} = {spec!r} does not name a function"
-        raise ConfigError(message, hint=f'write {what} = "{what}.py:{what}"')
+        hint = f'write {what} = "{what}.py:{what}"'
+        hint += ', or { kind = "judge", rubric = "..." }' if what == "reward" else ""
+        raise ConfigError(message, hint=hint)
     path = (base / file).resolve()
     if not path.is_file():
         near = did_you_mean(path.name, [each.name for each in path.parent.glob("*.py")])

@@ -163,7 +163,7 @@ def test_what_is_under_way_is_not_mixed_with_another_job(work: Path, server: Ser
     batch(work, server, "--prefix", "x_").error(2, "prefix is different")
     text = (work / "p.json").read_text()
     (work / "p.json").write_text(text.replace('"seed": 0', '"seed": 1'))
-    batch(work, server).error(2, "REF is a different policy")
+    batch(work, server).error(2, "REF or --input is different")
     (work / "p.json").write_text(text)
     write_rows(work / "in.jsonl", 41)
     batch(work, server).error(2, "the contents of IN changed")

@@ -151,7 +151,7 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
         return known
     means = {
         "input": "the contents of IN changed",
-        "policy": "REF is a different policy",
+        "policy": "REF or --input is different",
         "ray": f"it was started {'with' if known.get('ray') else 'without'} --ray",
     }
     changes = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]

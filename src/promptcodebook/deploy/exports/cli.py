@@ -41,6 +41,9 @@ def export(
             raise ConfigError(message, hint=f"pco export {shell(ref)} --to {to} -o {to}")
         print(*made.files.values(), end="")
         return
+    if output.is_dir() and not made.folder:
+        hint = f"pco export {shell(ref)} --to {to} -o {shell(output / reference.name)}"
+        raise ConfigError(f"{output} is a folder, and {to} is a single file", hint=hint)
     texts = {output / name if made.folder else output: text for name, text in made.files.items()}
     _write_files(texts, output if made.folder else None)
     written = [str(target) for target in texts]

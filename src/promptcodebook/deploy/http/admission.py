@@ -72,7 +72,7 @@ def require_keys(keys: Iterable[str], host: str, command: str) -> None:
     """Raises ConfigError where anybody on the network could ask without a key, or guess one."""
     keys = [_checked(key, "what is in PCO_SERVE_KEY or --key") for key in keys if key]
     if not keys and not is_loopback(host):
-        hint = f"PCO_SERVE_KEY=$(openssl rand -hex 24) {command} --host {host}"
+        hint = f"export PCO_SERVE_KEY=$(openssl rand -hex 24); echo $PCO_SERVE_KEY; {command}"
         message = f"{host} can be reached from other machines, and no key is set"
         raise ConfigError(message, hint=hint)
 

@@ -232,7 +232,7 @@ class Registry:
         judged_later = canary is not None and verdict == NO_VERDICT
         if verdict != DEPLOY and not (judged_later or despite_verdict):
             has = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
-            hint = "have it judged, or add --despite-verdict (in Python despite_verdict=True)"
+            hint = "train it longer, or add --despite-verdict (in Python despite_verdict=True)"
             message = f"{short} has {has}, so {ref} does not move"
             raise errors.PromotionRefused(message, hint=hint)
 

@@ -83,7 +83,7 @@ def serve(
         require_modules(("numpy",), "judging canaries and drift", "serve")
     kept_s = served_log.seconds_of(table.keep)
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
-    admission.require_keys(known, host, f"pco serve {shell(ref)}")
+    admission.require_keys(known, host, command.typed_again())
     allowed = admission.budgets_of(known, table.daily_budget)
     reference = command.resolved(ref, trust=trust, use=True)
     typed = command.Typed(config, None, None, lm, None, sets, trust)

@@ -69,7 +69,7 @@ def serve(
         _serve_local(model, terms, four_bit, as_json)
         return
     _check_fits({"queue": queue, "4bit": four_bit}, "local models")
-    require_keys((key,), host, "pco lm serve simulated")
+    require_keys((key,), host, command.typed_again())
     open_site = import_part(COMMAND_GROUP, "lm.simulated", "the simulated model", "simulated")
     settings = command.gather_settings(config, command.flag_layer(task, data))
     site = open_site(parse_spec(model, {}), *settings, key)
@@ -98,7 +98,7 @@ def _serve_local(model: str, terms: ServerOptions, four_bit: bool, as_json: bool
     if four_bit and not model.startswith(HF):
         message = f"--4bit works only for hf: models, and {model} is a GGUF file"
         raise ConfigError(message, hint=f"pco lm serve {shell(model)}")
-    require_keys((terms.key,), terms.host, f"pco lm serve {shell(model)}")
+    require_keys((terms.key,), terms.host, command.typed_again())
     weights = find_weights(model)
 
     async def load() -> Engine:
