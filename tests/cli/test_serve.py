@@ -197,4 +197,4 @@ def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
 
 def test_a_run_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
     result = pco("view", "nope", "--json", cwd=tmp_path)
-    assert result.code != 0 and "pco runs list" in result.out
+    assert result.code != 0 and "PCO_RUNS" in result.out

@@ -118,6 +118,16 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
     return run_with(Flaky(10**6), tmp_path_factory.mktemp("answered"))
 
 
+@pytest.mark.parametrize("kind", [pco.errors.ModelNotFound, pco.errors.ConfigError])
+def test_a_wrong_model_is_no_reason_to_resume(tmp_path: Path, kind: type[pco.PcoError]) -> None:
+    async def lm(request: object) -> pco.Reply:
+        raise kind("which model?", hint="add #MODEL")
+
+    with pytest.raises(TooManyFailures) as caught:
+        pco.optimize(data(), reward, lm, config=QUICK, runs_dir=tmp_path)
+    assert caught.value.hint == "add #MODEL; then start a new run"
+
+
 @pytest.mark.parametrize("calls", [0, 60, 130])
 def test_a_model_that_goes_away_leaves_a_run_with_its_policy_that_can_be_resumed(
     answered: pco.Run, tmp_path: Path, calls: int

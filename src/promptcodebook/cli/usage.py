@@ -74,12 +74,15 @@ def usage_error(error: Any) -> ConfigError:
         hint = f"{place} {' '.join(words)}; {place} --help"
         what = f"missing {error.param.param_type_name} {_argument(error.param)}"
         return ConfigError(what, hint=hint)
-    known = [name for param in command.params for name in param.opts] if command else []
+    names = [name for param in command.params for name in param.opts] if command else []
+    known = [name for name in names if name.startswith("-")]
     known = command.list_commands(error.ctx) if hasattr(command, "list_commands") else known
     for said, ours in typed_words()["said"].items():
         if found := re.search(said, message, re.IGNORECASE):
             near = did_you_mean(found[1], known) if "has no " in ours else ""
-            if not (near and found[1].startswith("--")):
+            if found[1].lstrip("-") in names:
+                near = f" (its value is an argument: type it without {found[1]})"
+            elif not (near and found[1].startswith("--")):
                 near = _elsewhere(found[1], error.ctx) or near
             message = found.expand(ours).replace("PLACE", place) + near
     hint = f"{place} --help" if error.ctx else "type it after the option"

@@ -37,7 +37,11 @@ class Group(BaseModel):
 
     # What was given is never repeated by a fault: it may be a header with a key in it.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", str_strip_whitespace=True, hide_input_in_errors=True
+        frozen=True,
+        extra="forbid",
+        str_strip_whitespace=True,
+        hide_input_in_errors=True,
+        coerce_numbers_to_str=True,
     )
 
     gone: ClassVar[Mapping[str, Any]] = {}

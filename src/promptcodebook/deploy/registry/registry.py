@@ -233,6 +233,8 @@ class Registry:
         if verdict != DEPLOY and not (judged_later or despite_verdict):
             has = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
             hint = "train it longer, or add --despite-verdict (in Python despite_verdict=True)"
+            if not self.attestations(version.version, AUDIT):
+                hint += f"; it also needs an audit: pco registry audit {short} --lm URL#MODEL"
             message = f"{short} has {has}, so {ref} does not move"
             raise errors.PromotionRefused(message, hint=hint)
 
