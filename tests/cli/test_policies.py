@@ -198,9 +198,9 @@ def test_what_was_typed_wrongly_is_not_laid_on_the_policy(trained: Path, run_id:
         ("train", "--resume", run_id),
     ):
         told = pco(*typed, "--set", "concurrency=many", cwd=trained)
-        told.error(2, "the command line or PCO_*: concurrency")
+        told.error(2, "your options or PCO_*: concurrency")
     told = pco("eval", run_id, "--set", "concurency=3", cwd=trained)
-    told.error(2, "unknown key 'concurency' on the command line or PCO_*")
+    told.error(2, "unknown key 'concurency' in your options or PCO_*")
 
 
 def test_an_evaluation_is_a_gate(trained: Path) -> None:

@@ -214,7 +214,7 @@ def test_the_policy_decides_what_it_is_and_leaves_the_rest_to_whoever_uses_it() 
 
 def test_a_setting_typed_wrongly_is_told_apart_from_one_that_lay_there() -> None:
     file = file_of()
-    with pytest.raises(ConfigError, match=r"^the command line or PCO_\*: timeout"):
+    with pytest.raises(ConfigError, match=r"^your options or PCO_\*: timeout"):
         file.settings({"timeout": 5}, {"timeout": "soon"})
     with pytest.raises(ConfigError, match=r"^load_policy\(\): timeout"):
         file.settings(above={"timeout": "soon"}, where="load_policy()")

@@ -28,7 +28,7 @@ from promptcodebook.config import schema
 from promptcodebook.config.secrets import body_fault, without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
 
-TYPED = "the command line or PCO_*"  # where settings come from that were typed for this use
+TYPED = "your options or PCO_*"  # where settings come from that were typed for this use
 # Faults of numbers and choices: their value may be shown, it is no secret.
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 
@@ -265,7 +265,7 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
             model = _group_of(model.model_fields.get(str(part))) or model
         near, last = near_key(key), str(first["loc"][-1])
         meant = f" (did you mean {near!r}?)" if near else did_you_mean(last, model.model_fields)
-        what = f"unknown key {key!r} {'on' if where == TYPED else 'in'} {where}{meant}"
+        what = f"unknown key {key!r} in {where}{meant}"
         hint = f"pco config {key.rpartition('.')[0]}".strip()
         if body_fault({last: "a text"}):
             hint = "remove it, and export PCO_API_KEY=..., or OPENAI_API_KEY and so on"
