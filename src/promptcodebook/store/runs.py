@@ -282,7 +282,7 @@ def find_run(runs_dir: Path, ref: str) -> Path:
         raise RunNotFound(f"{ref!r} matches more than one run: {shown}", hint=hint)
     known = [path.name for path in folders] + [run.name for run in runs if run.name]
     what = f"no run {ref!r} in {runs_dir.resolve()}{did_you_mean(ref, known)}"
-    hint = f"{_LIST}; or, for a version in the registry, {shell(ref)}@latest"
+    hint = f"{_LIST}; go to the folder with its runs/; or, in the registry, {shell(ref)}@latest"
     hint = hint if folders else "go to the folder that contains runs/, or set PCO_RUNS"
     raise RunNotFound(what, hint=hint)
 

@@ -144,7 +144,7 @@ class HazardJudge:
 
 FORMAT = "promptcodebook audit 1"
 NO_DATA = "copies of training data: there was no data to compare with"
-_NO_JUDGE = "hazards: no model judged the texts"
+_NO_JUDGE = "hazards: no model judged the texts; name a real one with --lm URL#MODEL"
 _FIELD = "it is sent with every request, and affects more than sampling"
 _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 

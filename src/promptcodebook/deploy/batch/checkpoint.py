@@ -156,7 +156,7 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
     }
     changes = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
     more = f", and {len(changes) - 3} more" if len(changes) > 3 else ""
-    hint = f"repeat the first command, or discard the paid answers: {again} --restart"
+    hint = f"repeat the first command, or discard paid answers: {again} --restart --budget LIMIT"
     if changed == ["ray"]:
         alone = f"{again} --ray local continues on this machine only"
         hint = alone if known.get("ray") else "leave out --ray"
