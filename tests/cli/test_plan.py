@@ -37,7 +37,7 @@ def test_it_writes_a_task_that_trains_and_says_what_to_type_next(tmp_path: Path)
     folder = tmp_path / "mytask"
     assert sorted(p.name for p in folder.iterdir()) == sorted(FILES)
     first, *steps = re.findall(r"^  (.+)$", result.out, re.M)
-    assert first.startswith("cd mytask && export PCO_LM=openai/MODEL ")
+    assert first.startswith("cd mytask && export PCO_LM=smollm2 ")
     assert steps == ["pco doctor", "pco estimate", "pco train"]
     for words in map(str.split, steps):
         done = pco(*words[1:], "--lm", "simulated", cwd=folder)

@@ -48,6 +48,10 @@ def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
     ]
     assert (longer.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
     assert "This is look 2 at the same test split" in longer.verdict
+    assert longer.conclusion is not None and longer.conclusion.looks == 2
+    head = longer.conclusion.headline()
+    assert head.title.endswith(", judged the 2nd time on these test rows")
+    assert "but a wider one decides" in head.lines["gain"]
     assert "look" not in whole.verdict and "look" not in short.verdict
     figures = [
         [(r.name, r.score, r.gain, r.over) for r in x.rows.values()] for x in (longer, whole)

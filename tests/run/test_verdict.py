@@ -144,6 +144,7 @@ def test_a_cheaper_row_whose_own_gain_is_unclear_leaves_it_unclear() -> None:
     )
     assert ", n = 40). The concat prompt has no clear gain of its own: +0." in made.sentence
     assert made.sentence.endswith(", n = 40). More test examples are needed to tell.")
+    assert made.headline().lines["next"].startswith("The concat prompt may do as well for no more")
 
 
 def test_a_policy_of_one_call_must_be_clearly_better_than_every_other_row_of_one_call() -> None:

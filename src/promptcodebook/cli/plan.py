@@ -107,7 +107,8 @@ def init(
         raise ConfigError(fault, hint=f"pco init {other}") from None
     steps = ["pco doctor", "pco estimate", "pco train"]
     if not (tree.get("lm") or os.environ.get("PCO_LM")):
-        steps.insert(0, "export PCO_LM=openai/MODEL  # or http://host:8000/v1#MODEL")
+        first = "smollm2  # or openai/MODEL," if file is None else "openai/MODEL  # or"
+        steps.insert(0, f"export PCO_LM={first} http://host:8000/v1#MODEL")
     if folder != Path():
         steps[0] = f"cd {shell(folder)} && {steps[0]}"
     wrote = (one_line(f"wrote {name}") for name in files)

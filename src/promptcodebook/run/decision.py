@@ -292,6 +292,7 @@ def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
         scale,
         missing=terms.missing,
         earlier=terms.earlier,
+        looks=terms.look,
         slices=slices,
     )
 

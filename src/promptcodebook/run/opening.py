@@ -273,6 +273,8 @@ class Session:
         stop.hint = self._resume_hint("budget=MORE" if reached else "")
         judged = self.store.outline().conclusion is not None
         self.ended, self.stop = "budget" if reached else "interrupted", stop
+        if judged and reached:
+            stop.hint += "; that judges the same rows again, with wider intervals"
         missing = "" if judged else self._unjudged(str(stop))
         self.store.append(Ended(self.ended, str(stop), missing, stop.hint))
 

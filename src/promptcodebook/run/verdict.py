@@ -86,7 +86,8 @@ class Conclusion:
     """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear).
     `scale` is the range of the rewards, None where each of them is 0 or 1; `reward` what they are
     of, '' = right answers. Rivals that are `missing` were not judged; `earlier` runs were judged on
-    the same test rows. `executor` is the spec of the model that answered."""
+    the same test rows, and this run `looks` times. `executor` is the spec of the model that
+    answered."""
 
     rows: tuple[VerdictRow, ...]
     sentence: str
@@ -96,6 +97,7 @@ class Conclusion:
     reward: str = ""
     missing: tuple[str, ...] = ()
     earlier: int = 0
+    looks: int = 1
     slices: tuple[Slice, ...] = ()
     executor: str = ""
 
@@ -123,6 +125,7 @@ class Conclusion:
             reward,
             missing=stored.missing,
             earlier=stored.earlier,
+            looks=state.looks + 1,
             slices=from_trees(stored.slices),
             executor=specs_in(header.config)["executor"],
         )
@@ -165,11 +168,15 @@ class Conclusion:
             typed = f"pco train --resume {run} --budget MORE"
         else:
             keep = f"Keep {base.title}. " if self.deploy else ""
-            advice = f"{keep}{_would_tell(learned.gain)}"
+            judged = [r for r in self.rows[1:-1] if not r.reference]
+            rivals = [r.title or r.name for r in judged if r.over and r.over.low <= 0]
+            advice = f"{keep}{_would_tell(learned.gain, rivals[:1])}"
         cost = f"per query {_query(learned)}; before {_query(base)}{self._price(learned)}"
         mark = " (simulated)" if self.sentence.startswith(ON_SIMULATED) else ""
         if self.earlier:
             mark += f", the {ordinal(self.earlier + 1)} run judged on these test rows"
+        elif self.looks > 1:
+            mark += f", judged the {ordinal(self.looks)} time on these test rows"
         if worse := worse_in(self.slices):
             mark += f"; worse for {' and '.join(worse)}"
         levels = f"{number(base.score.mean)} → {number(learned.score.mean)}"
@@ -223,7 +230,7 @@ class Conclusion:
         )
         low = low if low[-5:] != high[-5:] else low.split()[0]
         # A later run on the same rows is decided by a wider interval: the sentence has it.
-        wider = ", but a wider one decides" if self.earlier else ""
+        wider = ", but a wider one decides" if self.earlier + self.looks > 1 else ""
         ends = f"{low} and {high} (95 % interval{wider}, {row.count})."
         return f"{mean} {unit}; very likely between {ends}"
 
@@ -369,13 +376,14 @@ def _query(row: VerdictRow) -> str:
     return f"{count_pair(row, row)[0]}, {row.per_query.tokens:,} tokens, {price}"
 
 
-def _would_tell(gain: Interval | None) -> str:
+def _would_tell(gain: Interval | None, rivals: Sequence[str]) -> str:
     if gain is None or gain.n < ENOUGH:
         return f"Add test inputs: a verdict needs at least {ENOUGH}."
     if gain.mean <= 0:
         return "Read the answers that are still wrong, then train longer or fix the reward."
     if gain.low > 0:
-        return "Another row may do as well for no more calls. More test inputs are needed to tell."
+        rival = capital(" or ".join(rivals) or "another row")
+        return f"{rival} may do as well for no more calls. More test inputs are needed to tell."
     # Its width shrinks as the root of n grows. As wide as the gain, every other such run shows it.
     likely = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1 - SIDE)
     needed = gain.n * ((1 - gain.low / gain.mean) * likely) ** 2

@@ -165,6 +165,9 @@ def propose(
     has = "yours, to beat" if "prompt" in agent.get("init", {}) else ""
     starts = bool(has) and tree["init"]["kind"] == "from_prompt"
     has += " and, with our general instincts, to start from" * starts
+    has += "; training starts from an instinct for each label" * (
+        bool(has) and "instincts" in tree["init"]
+    )
     summary.append(f"prompt  {has or 'none: pco train --prompt FILE, or TEXT, starts from yours'}")
     judged, validated = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
     if "verdict_examples" in tree or "validation" in tree:
