@@ -157,6 +157,14 @@ def test_only_an_address_that_is_taken_is_told_as_one(
     assert (f"next: pco serve p.json --lm {lm} --port 0" in stderr) is ("PORT" in error)
 
 
+def test_a_hint_that_repeats_the_command_shows_no_password(tmp_path: Path) -> None:
+    file_of().save(tmp_path / "p.json")
+    for spec, part in (("//me:word4711@h:1/v1#m", "password"), ("//h:1/v1#m", "--lm http://h:1")):
+        result = pco("serve", "p.json", "--host", "0.0.0.0", "--lm", f"http:{spec}", cwd=tmp_path)
+        result.error(2, part)
+        assert "word4711" not in result.err
+
+
 @pytest.mark.local
 def test_a_model_of_this_process_that_routes_is_loaded_before_the_first_request(
     tmp_path: Path,

@@ -83,10 +83,11 @@ def serve(
         require_modules(("numpy",), "judging canaries and drift", "serve")
     kept_s = served_log.seconds_of(table.keep)
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
-    admission.require_keys(known, host, command.typed_again())
     allowed = admission.budgets_of(known, table.daily_budget)
     reference = command.resolved(ref, trust=trust, use=True)
     typed = command.Typed(config, None, None, lm, None, sets, trust)
+    settings, _ = command.settings_for(reference, typed)  # no secret is left in what was typed
+    admission.require_keys(known, host, command.typed_again())
     patience = versions.Patience(table.route_timeout, table.compose_timeout, table.cache)
     limits = admission.RequestLimits(
         in_flight=table.concurrency, body_mb=table.max_body, rate=table.rate
@@ -94,7 +95,6 @@ def serve(
     called = name or served_log.served_name(reference)
 
     async def run() -> None:
-        settings, _ = command.settings_for(reference, typed)
         budgets = _budgets(allowed, settings)
 
         def make(version: versions.ServedVersion) -> versions.Composing:
