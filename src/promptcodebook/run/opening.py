@@ -274,7 +274,7 @@ class Session:
         judged = self.store.outline().conclusion is not None
         self.ended, self.stop = "budget" if reached else "interrupted", stop
         if judged and reached:
-            stop.hint += "; that judges the same rows again, with wider intervals"
+            stop.hint += "; if it trains on, the next verdict's intervals are wider"
         missing = "" if judged else self._unjudged(str(stop))
         self.store.append(Ended(self.ended, str(stop), missing, stop.hint))
 
