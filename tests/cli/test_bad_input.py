@@ -140,6 +140,8 @@ def test_variables_of_the_shell_are_settings(folder: Path, monkeypatch: pytest.M
         with monkeypatch.context() as shell:
             shell.setenv(name, text)
             refused(folder, *parts)
+    monkeypatch.setenv("PCO_LM_TOKEN", "a secret of one's own, which settings may name")
+    assert pco("estimate", cwd=folder).code == 0
 
 
 def test_errors_are_json_when_json_is_asked(folder: Path) -> None:

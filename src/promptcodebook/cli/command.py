@@ -14,6 +14,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -197,8 +198,9 @@ def environment_layer() -> dict[str, Any]:
     """PCO_LM and so on, and PCO_LM_<ROLE>."""
     known = {f"PCO_LM_{role.upper()}" for role in ROLES}
     for name in sorted({each for each in os.environ if each.startswith("PCO_LM_")} - known):
-        what = f"{name} names no role{did_you_mean(name, known)}"
-        raise ConfigError(what, hint=f"unset {name}; the roles are {', '.join(ROLES)}")
+        if near := get_close_matches(name, known, 1, 0.85):  # others may be people's own secrets
+            what = f"{name} names no role (did you mean {near[0]!r}?)"
+            raise ConfigError(what, hint=f"unset {name}; the roles are {', '.join(ROLES)}")
     names = {key: f"PCO_{key.removesuffix('_dir').upper()}" for key in _IN_THE_SHELL}
     specs = {role: os.environ.get(f"PCO_LM_{role.upper()}") for role in ROLES}
     roles = {role: {"model": spec} for role, spec in specs.items() if spec}
@@ -252,7 +254,7 @@ def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
             what = f"no file or folder {name!r}{did_you_mean(path.name, near)}"
             hint = "pco init writes a pco.toml" if path.suffix else f"{hint} makes one"
         if "=" in name:
-            what, hint = f"{name!r} is a setting without --set before it", f"--set {name}"
+            what, hint = f"{name!r} is a setting without --set before it", f"--set {shell(name)}"
         if name.lower() in BUDGET_UNITS:
             what, hint = f"no folder {name!r}: write a budget as a single word", f"--budget 5{name}"
         raise ConfigError(what, hint=hint)

@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from promptcodebook.base.paths import read_text
+from promptcodebook.base.text import shell
 from promptcodebook.config import schema
 from promptcodebook.config.secrets import body_fault, without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
@@ -206,7 +207,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         what = f"{path} is not valid TOML: {error}"
         hint = f'edit {path}; a text needs quotes: lm = "smollm2"'
         if path.suffix != ".toml":
-            what, hint = f"{path} is not a pco.toml", f"pco init FOLDER --from {path} makes one"
+            what, hint = f"{path} is not a pco.toml", f"pco init FOLDER --from {shell(path)}"
         raise ConfigError(what, hint=hint) from None
 
 
