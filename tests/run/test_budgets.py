@@ -55,6 +55,7 @@ def test_a_budget_buys_a_verdict_before_it_buys_training(
     assert present.score.n == learned.score.n == judged
     assert run.conclusion.headline().decision in ("Deploy", "Do not deploy", "Undecided")
     assert f"budget covered judging {judged} of 37 test inputs" in run.verdict
+    assert run.stop is not None and "if it trains on, the next verdict" in run.stop.hint
 
 
 def test_a_budget_that_buys_no_verdict_says_so_before_the_first_call_with_the_least_that_does(
